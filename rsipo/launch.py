@@ -1,0 +1,147 @@
+"""From the words on the command line to a run: which recipe, what is wrong with it, what it would do, and go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from rsipo.configuration import compose_run, nearest
+from rsipo.games import ensure_embedded_games
+from rsipo.models import EMBEDDED_POLICY, family, model_folder, models_root
+from rsipo.plan import Plan
+from rsipo.preflight import inspect
+from rsipo.problems import UserError
+from rsipo.run_files import RunFiles
+from rsipo.run_settings import RunSettings
+from rsipo.specs import BENCHMARKS
+
+_EMBEDDED_NAME = "rsipo-tiny-policy-alfworld"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for. ``model`` is None for the embedded run."""
+
+    environment: str
+    model: str | None
+    overrides: tuple[str, ...]
+
+
+def parse_request(arguments: Sequence[str]) -> Request:
+    """Read ``[ENV [MODEL]] [KEY=VALUE ...]``.
+
+    Raises:
+        UserError: an unknown benchmark (with the nearest name), or too many words.
+    """
+    words = [argument for argument in arguments if "=" not in argument and not argument.startswith("~")]
+    overrides = tuple(argument for argument in arguments if argument not in words)
+    if len(words) > 2:
+        raise UserError(f"too many words: {' '.join(words)}; the form is [ENV MODEL] [KEY=VALUE ...]")
+    environment = words[0] if words else "alfworld"
+    if environment not in BENCHMARKS:
+        raise UserError(f"unknown benchmark '{environment}': {nearest(environment, BENCHMARKS)}")
+    return Request(environment, words[1] if len(words) == 2 else None, overrides)
+
+
+def request_overrides(request: Request) -> list[str]:
+    """The Hydra overrides of a request; what the user wrote comes last and wins."""
+    if request.model is None:
+        return ["recipe=embedded", f"policy.path={_quoted(EMBEDDED_POLICY)}", *request.overrides]
+    name = Path(request.model).name
+    chosen = [
+        f"recipe={request.environment}",
+        f"env={request.environment}",
+        f"family={family(name)}",
+        "hardware=8xgpu",
+        f"policy.path={_quoted(_folder_or_expected(request.model))}",
+        f"run.name={_quoted(f'rsipo-{name}-{request.environment}')}",
+    ]
+    given = {override.split("=", 1)[0].lstrip("+") for override in request.overrides}
+    return [override for override in chosen if override.split("=", 1)[0] not in given] + list(request.overrides)
+
+
+def train_command(arguments: Sequence[str], *, dry_run: bool) -> int:
+    """Run ``rsipo train``; returns the exit status.
+
+    Raises:
+        UserError: everything that can be found wrong before a worker starts.
+    """
+    request = parse_request(arguments)
+    config = compose_run(request_overrides(request))
+    settings = RunSettings.from_config(config)
+    own_games = request.model is None and not any(text.startswith("env.data_root=") for text in request.overrides)
+    if request.model is None and settings.run.name == _EMBEDDED_NAME:
+        config = compose_run([*request_overrides(request), f"run.name={_embedded_name(settings)}"])
+        settings = RunSettings.from_config(config)
+    if own_games and not dry_run:
+        ensure_embedded_games(Path(settings.env.data_root))
+    model_name = request.model or EMBEDDED_POLICY.name
+    plan, problems = inspect(config, settings, model_name, data_made_later=own_games and dry_run)
+    if dry_run:
+        print_plan(settings, config, plan, problems)
+        return 1 if problems else 0
+    if problems:
+        raise UserError("\nrsipo: ".join(problems))
+    from rsipo.session import run_training
+
+    return run_training(config, settings)
+
+
+def print_plan(settings: RunSettings, config: DictConfig, plan: Plan | None, problems: Sequence[str]) -> None:
+    """Print what a run would do: configuration, placement, sizes, memory, problems."""
+    console = Console(soft_wrap=True)
+    console.print("[bold]Resolved configuration[/bold]")
+    console.print(OmegaConf.to_yaml(config, resolve=True), markup=False, highlight=False)
+    if plan is not None:
+        placement = Table("Process", "Count", "Where", title="Placement", title_justify="left")
+        for what, count, where in plan.placement:
+            placement.add_row(what, str(count), where)
+        sizes = Table("Size", "Fits", title="Sizes", title_justify="left")
+        for check in plan.checks:
+            sizes.add_row(check.rule, "yes" if check.holds else f"no: {check.remedy}")
+        unit = "GiB of host memory" if config.trainer.device == "cpu" else "GiB per GPU"
+        memory = Table("Expected memory", unit, title="Memory", title_justify="left")
+        for what, gib in plan.memory:
+            memory.add_row(what, f"{gib:.2f}")
+        for table in (placement, sizes, memory):
+            console.print(table)
+    console.print(f"Run folder: {settings.run.directory}", markup=False)
+    for problem in problems:
+        console.print(f"Problem: {problem}", markup=False, highlight=False)
+    console.print("Nothing was started." if not problems else f"{len(problems)} problem(s); nothing was started.")
+
+
+def _embedded_name(settings: RunSettings) -> str:
+    """The newest embedded run when resuming, else the first free name, so that running twice just works."""
+    runs = Path(settings.run.work_dir) / "runs"
+    used = 1
+    while RunFiles(runs / _numbered(used)).is_used():
+        used += 1
+    if settings.run.resume == "auto" and used > 1:
+        used -= 1
+    return _numbered(used)
+
+
+def _numbered(number: int) -> str:
+    return _EMBEDDED_NAME if number == 1 else f"{_EMBEDDED_NAME}-{number}"
+
+
+def _folder_or_expected(name: str) -> Path:
+    try:
+        return model_folder(name)
+    except UserError:
+        if not re.fullmatch(r"[\w.\-/~]+", name):
+            raise
+        return models_root() / name  # the preflight says that it is missing
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if re.fullmatch(r"[\w.\-/]+", text) else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+

@@ -1,0 +1,97 @@
+"""Everything that can be found wrong with a run before a worker starts, each as one clear line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from agent_system.environments.base import EnvironmentFault, Task
+from rsipo.models import PUBLISHED, ModelFacts, read_model
+from rsipo.plan import GIB, Plan, free_disk_check, make_plan
+from rsipo.problems import UserError
+from rsipo.run_files import RunFiles
+from rsipo.run_settings import RunSettings
+from rsipo.specs import make_spec
+
+#: What each kind of device needs: distribution -> exact version. These are the versions that were run together.
+SUPPORTED = {
+    "cpu": {"verl": "0.9.1", "torch": "2.13.0", "transformers": "5.9.0", "tensordict": "0.10.0", "ray": "2.60.0"},
+    "cuda": {"verl": "0.9.1", "torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "ray": "2.60.0"},
+}
+_SHARED_MEMORY_GIB = 0.25
+
+
+def inspect(
+    config: DictConfig, settings: RunSettings, model_name: str, *, data_made_later: bool = False
+) -> tuple[Plan | None, list[str]]:
+    """The plan of a run and every problem that would stop it. Starts nothing.
+
+    ``data_made_later``: the tasks will be generated before the start, so their absence is no problem.
+    """
+    problems = version_problems(str(config.trainer.device))
+    model, model_problem = _model(settings, model_name)
+    problems += [model_problem] if model_problem else []
+    problems += [] if data_made_later else load_tasks(settings)[2]
+    problems += _run_folder_problems(settings)
+    if model is None:
+        return None, problems
+    plan = make_plan(config, settings, model)
+    copies = (settings.training.keep_checkpoints or settings.training.steps) + 1
+    plan.checks.append(free_disk_check(Path(settings.run.directory), copies * model.parameters * 12 / GIB))
+    return plan, problems + plan.problems()
+
+
+def version_problems(device: str) -> list[str]:
+    """Installed versions that differ from the supported ones."""
+    problems = []
+    for name, wanted in SUPPORTED.get(device, SUPPORTED["cuda"]).items():
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            problems.append(f"{name} {wanted} is needed for device '{device}' and is not installed; see README, Installation")
+            continue
+        if found.split("+")[0] != wanted:
+            problems.append(f"{name} {found} is installed, {wanted} is supported; RSIPO_ANY_VERSION=1 tries it all the same")
+    return [] if os.environ.get("RSIPO_ANY_VERSION") == "1" else problems
+
+
+def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]]:
+    """Training tasks, held-out tasks, and what is wrong with either."""
+    spec, problems = make_spec(settings.env), []
+    found: dict[str, list[Task]] = {}
+    for split in (settings.env.train_split, settings.evaluation.split):
+        try:
+            found[split] = list(spec.tasks(split))
+        except (FileNotFoundError, ValueError, EnvironmentFault) as error:
+            found[split] = []
+            problems.append(str(error))
+    training = found[settings.env.train_split]
+    if settings.env.task_types is not None:
+        known = {task.task_type for task in training}
+        if unknown := sorted(set(settings.env.task_types) - known):
+            problems.append(f"env.task_types: no task of type {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        training = [task for task in training if task.task_type in settings.env.task_types]
+    if training and len(training) < settings.training.tasks_per_step:
+        problems.append(
+            f"{len(training)} training tasks in {settings.env.data_root} for training.tasks_per_step="
+            f"{settings.training.tasks_per_step}: lower it or add games"
+        )
+    return training, found[settings.evaluation.split], problems
+
+
+def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | None]:
+    try:
+        return read_model(Path(settings.policy.path)), None
+    except UserError as error:
+        published = next((facts for marker, facts in PUBLISHED.items() if marker in name.lower()), None)
+        return published, str(error)
+
+
+def _run_folder_problems(settings: RunSettings) -> list[str]:
+    files = RunFiles(Path(settings.run.directory))
+    if settings.run.resume == "never" and files.is_used():
+        return [f"{files.root} holds a run already: RSIPO_RESUME_MODE=auto resumes it, run.name=NAME starts another, or remove it"]
+    return []

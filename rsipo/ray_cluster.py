@@ -1,0 +1,73 @@
+"""This run's own Ray cluster: started with a deadline, on loopback, stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rsipo.problems import UserError
+
+_START_DEADLINE_S = 180
+_OBJECT_STORE_BYTES = 512 * 2**20
+
+
+def prepare_environment(device: str) -> None:
+    """Set what Ray, veRL and the tokenizers read from the environment. Call before importing any of them."""
+    defaults = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray and veRL's servers bind to loopback
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",  # models are folders; nothing is looked up
+    }
+    if device == "cpu":
+        defaults |= {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": str(min(2, os.cpu_count() or 1))}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def ray_cluster(config: DictConfig) -> Iterator[None]:
+    """A local Ray cluster for the duration of the block, apart from any other on this machine.
+
+    Raises:
+        UserError: Ray did not start within its deadline.
+    """
+    import ray
+
+    temporary = Path(tempfile.mkdtemp(prefix="rsipo-ray-", dir="/tmp"))  # Ray's socket paths must stay short
+    arguments: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "_temp_dir": str(temporary)}
+    if config.trainer.device == "cpu":
+        # Logical resources: the processes take turns on the cores there are.
+        arguments |= {"num_cpus": 16 + 4 * int(config.trainer.n_gpus_per_node), "num_gpus": int(config.trainer.n_gpus_per_node)}
+        arguments |= {"object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        with _deadline(_START_DEADLINE_S, "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"):
+            ray.init(address="local", **arguments)
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _deadline(seconds: int, message: str) -> Iterator[None]:
+    def expired(*_: object) -> None:
+        raise UserError(f"{message} (after {seconds} s)")
+
+    previous = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)

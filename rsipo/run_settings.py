@@ -1,0 +1,161 @@
+"""The typed sections of a run's configuration that are not the algorithm's (those are in ``settings.py``)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from omegaconf import DictConfig
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rsipo.configuration import nearest, section
+from rsipo.problems import UserError
+from rsipo.settings import AdvantageSettings, AlgorithmSettings, CheckSettings, MethodSettings, SkillSettings
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunSection(_Section):
+    name: str = Field(min_length=1)
+    work_dir: str
+    directory: str
+    seed: int = Field(ge=0)
+    resume: Literal["never", "auto"]
+
+
+class PolicySection(_Section):
+    path: str
+    chat_template_kwargs: dict[str, Any]
+
+
+class TrainingSection(_Section):
+    """Table 2. ``ppo_mini_batch_size`` counts samples (turns) over all ranks."""
+
+    steps: int = Field(ge=1)
+    tasks_per_step: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    warmup_ratio: float = Field(ge=0, le=1)
+    weight_decay: float = Field(ge=0)
+    ppo_mini_batch_size: int = Field(ge=1)
+    clip_ratio: float = Field(gt=0)
+    kl_coefficient: float = Field(ge=0)
+    entropy_coefficient: float = Field(ge=0)
+    temperature: float = Field(gt=0)
+    checkpoint_every: int = Field(ge=0)
+    keep_checkpoints: int | None = Field(ge=1)
+
+
+class PromptSection(_Section):
+    """Lengths in tokens."""
+
+    max_prompt_length: int = Field(ge=16)
+    max_teacher_prompt_length: int = Field(ge=16)
+    max_response_length: int = Field(ge=1)
+
+
+class WorkersSection(_Section):
+    """Deadlines in seconds."""
+
+    rollout_workers: int = Field(ge=1)
+    env_hosts: int = Field(ge=1)
+    slots_per_host: int = Field(ge=1)
+    concurrent_tasks: int = Field(ge=1)
+    turn_deadline: float = Field(gt=0)
+    episode_deadline: float = Field(gt=0)
+    phase_deadline: float = Field(gt=0)
+    sync_deadline: float = Field(gt=0)
+    task_retries: int = Field(ge=0)
+
+
+class EvaluationSection(_Section):
+    split: str
+    every: int = Field(ge=0)
+    at_start: bool
+    at_end: bool
+    tasks: int | None = Field(ge=1)
+    repeats: int = Field(ge=1)
+    temperature: float = Field(ge=0)
+
+
+class LoggingSection(_Section):
+    trackers: list[str]
+    project: str
+    heartbeat: float = Field(gt=0)
+    transcripts: bool
+
+
+class EnvSection(_Section):
+    """The benchmark; everything but ``name``, ``train_split`` and ``task_types`` goes to its specification."""
+
+    name: Literal["alfworld"]
+    data_root: str
+    train_split: str
+    max_turns: int = Field(ge=1)
+    history_length: int = Field(ge=0)
+    success_reward: float = Field(gt=0)
+    invalid_action_penalty: float = Field(ge=0)
+    inadmissible_is_invalid: bool
+    prompt_profile: Literal["full", "compact"]
+    engine: Literal["fast", "stock"]
+    cache_dir: str | None
+    task_types: list[str] | None
+    trusted_manifest: str | None
+
+
+class RunSettings(_Section):
+    """All sections of one run, validated together."""
+
+    run: RunSection
+    policy: PolicySection
+    training: TrainingSection
+    advantage: AdvantageSettings
+    prompt: PromptSection
+    check: CheckSettings
+    skill: SkillSettings
+    method: MethodSettings
+    env: EnvSection
+    workers: WorkersSection
+    evaluation: EvaluationSection
+    logging: LoggingSection
+
+    @classmethod
+    def from_config(cls, config: DictConfig) -> RunSettings:
+        """Read and validate every section.
+
+        Raises:
+            UserError: naming the setting, its value and what is allowed.
+        """
+        sections = {name: section(config, name) for name in _SECTIONS}
+        settings = cls(**{name: _read(model, sections[name], name) for name, model in _SECTIONS.items()})
+        _read(AlgorithmSettings, {name: getattr(settings, name) for name in AlgorithmSettings.model_fields}, "algorithm")
+        return settings
+
+    @property
+    def algorithm(self) -> AlgorithmSettings:
+        """The algorithm's sections together."""
+        return AlgorithmSettings(method=self.method, check=self.check, skill=self.skill, advantage=self.advantage)
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    name: field.annotation for name, field in RunSettings.model_fields.items() if isinstance(field.annotation, type)
+}
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _read(model: type[Model], values: dict[str, Any], name: str) -> Model:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        lines = []
+        for detail in error.errors():
+            key = ".".join(str(part) for part in (name, *detail["loc"]))
+            message = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "extra_forbidden":
+                lines.append(f"unknown setting '{key}': {nearest(str(detail['loc'][-1]), list(model.model_fields))}")
+            elif detail["loc"]:
+                lines.append(f"{key}={detail['input']!r}: {message}")
+            else:  # a rule about the section as a whole
+                lines.append(message)
+        raise UserError("; ".join(lines)) from error

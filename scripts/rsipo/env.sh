@@ -1,0 +1,26 @@
+# Sourced by every script here: paths from .env, a Python environment, and thread settings. Defines `rsipo_root`.
+rsipo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+if [[ -f $rsipo_root/.env ]]; then
+  set -a
+  # shellcheck disable=SC1091
+  source "$rsipo_root/.env"
+  set +a
+fi
+export RSIPO_WORK=${RSIPO_WORK:-$rsipo_root/outputs}
+export MODELS_ROOT=${MODELS_ROOT:-$RSIPO_WORK/models}
+export SEARCH_DATA=${SEARCH_DATA:-$RSIPO_WORK/data/search}
+
+# Two processes with spinning OpenMP threads on two cores slow each other tenfold.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+export TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
+
+# An active environment is used as it is when it holds this project; otherwise the project's own is made and used.
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]] || ! python -c 'import rsipo, verl' >/dev/null 2>&1; then
+  if [[ -n ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]]; then
+    echo "env: the active environment has no rsipo installed; using $rsipo_root/.venv instead" >&2
+  fi
+  bash "$rsipo_root/scripts/setup.sh" "$rsipo_root/.venv"
+  # shellcheck disable=SC1091
+  source "$rsipo_root/.venv/bin/activate"
+fi

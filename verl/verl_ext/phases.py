@@ -1,0 +1,69 @@
+"""A clock for the phases of a step: heartbeat while one runs, seconds and share afterwards, memory of the process tree."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+
+
+class PhaseClock:
+    """Times named phases and says, at a fixed interval, which one is running and how far it is.
+
+    Args:
+        say: prints one line.
+        heartbeat_s: seconds between two signs of life within a phase.
+    """
+
+    def __init__(self, say: Callable[[str], None], heartbeat_s: float) -> None:
+        self._say = say
+        self._heartbeat_s = heartbeat_s
+        self._seconds: dict[str, float] = {}
+        self.detail = ""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Run a block as phase ``name``. Set ``detail`` inside it to show progress in the heartbeat."""
+        self.detail = ""
+        started = time.monotonic()
+        finished = threading.Event()
+
+        def beat() -> None:
+            while not finished.wait(self._heartbeat_s):
+                progress = f" ({self.detail})" if self.detail else ""
+                self._say(f"… {name}{progress}: {time.monotonic() - started:.0f} s")
+
+        thread = threading.Thread(target=beat, daemon=True, name=f"heartbeat-{name}")
+        thread.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            thread.join()
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - started
+
+    def take(self) -> dict[str, float]:
+        """Seconds and share of each phase since the last call, as metrics; forgets them."""
+        total = sum(self._seconds.values()) or 1.0
+        metrics = {f"seconds/{name}": value for name, value in self._seconds.items()}
+        metrics |= {f"share/{name}": value / total for name, value in self._seconds.items()}
+        self._seconds = {}
+        return metrics
+
+
+def process_memory() -> dict[str, float]:
+    """Resident memory in GiB of this process and of its descendants by kind, so that growth shows."""
+    here = psutil.Process()
+    metrics = {"memory/driver_gib": here.memory_info().rss / 2**30}
+    for child in here.children(recursive=True):
+        try:
+            title, rss = (child.cmdline() or [child.name()])[0], child.memory_info().rss / 2**30
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        kind = title.split("::")[1].split(".")[0].split("(")[0] if "::" in title else "ray_services"
+        name = f"memory/{kind}_gib"
+        metrics[name] = metrics.get(name, 0.0) + rss
+    return metrics

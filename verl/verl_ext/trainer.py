@@ -1,0 +1,234 @@
+"""AgentPPOTrainer: veRL's PPO loop for turn-level agent samples. On its own it is GRPO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from verl_ext.advantage import group_advantages
+from verl_ext.batch import Sample
+from verl_ext.checkpoint import CheckpointStore
+from verl_ext.cluster import PolicyCluster, UpdateReport
+from verl_ext.phases import PhaseClock, process_memory
+
+Metrics = dict[str, Any]
+
+
+class TrainingFault(Exception):
+    """Training cannot go on (nothing to train on, nothing left to do). The message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PPOSettings:
+    """What the loop itself needs to know. ``mini_batch_size`` counts samples (turns) over all ranks."""
+
+    total_steps: int
+    mini_batch_size: int
+    temperature: float
+    use_reference: bool
+    seed: int
+    sync_deadline_s: float
+    checkpoint_every: int
+    evaluate_every: int = 0
+    evaluate_at_start: bool = False
+    evaluate_at_end: bool = False
+    advantage: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TurnSample:
+    """One turn of one episode: what is trained on, and what its advantage is computed from.
+
+    ``reward`` is the episode's outcome reward, ``penalty`` (>= 0) that of this turn's invalid action;
+    ``rollout_log_probs`` float32 [R] are the rollout server's, for the log-probability gap; ``origin`` is whatever the
+    algorithm wants to remember of the turn.
+    """
+
+    sample: Sample
+    group: str
+    episode: str
+    reward: float
+    penalty: float
+    rollout_log_probs: np.ndarray
+    origin: Any = None
+
+
+class AgentPPOTrainer:
+    """Rollouts, scores, one pass of PPO mini-batches, weight sync, checkpoint: once per step.
+
+    Args:
+        cluster: the started policy cluster.
+        settings: the loop's settings.
+        collect: plays a step's tasks and returns (turn samples, metrics).
+        evaluate: plays the held-out tasks and returns metrics.
+        log: takes (step, metrics) once per step.
+        checkpoints, clock: where to save, how to time.
+    """
+
+    def __init__(
+        self,
+        cluster: PolicyCluster,
+        settings: PPOSettings,
+        *,
+        collect: Callable[[int], tuple[list[TurnSample], Metrics]],
+        evaluate: Callable[[int], Metrics],
+        log: Callable[[int, Metrics], None],
+        checkpoints: CheckpointStore,
+        clock: PhaseClock,
+    ) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.step = 0
+        self.clock = clock
+        self._collect = collect
+        self._evaluate = evaluate
+        self._log = log
+        self._checkpoints = checkpoints
+
+    # ------------------------------------------------------------------ the loop
+
+    def fit(self) -> None:
+        """Train from the current step to ``total_steps``.
+
+        Raises:
+            TrainingFault: there is nothing left to train, or a step had no sample at all.
+        """
+        last = self.settings.total_steps
+        if self.step >= last:
+            raise TrainingFault(
+                f"nothing to train: step {self.step} of {last} is already done; raise training.steps to go on, or evaluate"
+            )
+        if self.settings.evaluate_at_start and self.step == 0:
+            self._log(0, self._timed_evaluation(0))
+        for step in range(self.step + 1, last + 1):
+            metrics = self.train_step(step)
+            self.step = step
+            if self._evaluation_due(step):
+                metrics |= self._timed_evaluation(step)
+            if step == last or (self.settings.checkpoint_every and step % self.settings.checkpoint_every == 0):
+                with self.clock.phase("checkpoint"):
+                    self.save()
+            self._log(step, metrics | self.clock.take() | process_memory())
+
+    def train_step(self, step: int) -> Metrics:
+        """One GRPO step. Subclasses restate it with their own terms, from the same parts."""
+        with self.clock.phase("rollouts"):
+            turns, metrics = self._collect(step)
+        metrics |= self.score(turns)
+        report = self.update(step, turns)
+        self.sync(step)
+        return metrics | self.update_metrics(report)
+
+    # ------------------------------------------------------------------ its parts
+
+    def score(self, turns: Sequence[TurnSample]) -> Metrics:
+        """Add old and reference log-probabilities and advantages to the samples."""
+        if not turns:
+            raise TrainingFault("no episode of this step survived, so there is nothing to train on: see the failures above")
+        with self.clock.phase("log_probs"):
+            pairs = [(turn.sample.prompt_ids, turn.sample.response_ids) for turn in turns]
+            old = self.cluster.log_probs(pairs, temperature=self.settings.temperature)
+            reference = None
+            if self.settings.use_reference:
+                reference = self.cluster.log_probs(pairs, role="reference", temperature=self.settings.temperature)
+        advantages, diagnostics = group_advantages(
+            [turn.group for turn in turns],
+            [turn.episode for turn in turns],
+            [turn.reward for turn in turns],
+            [turn.penalty for turn in turns],
+            **self.settings.advantage,
+        )
+        for index, turn in enumerate(turns):
+            tokens = turn.sample.tokens
+            tokens["old_log_probs"] = old[index]
+            tokens["advantages"] = np.full(len(turn.sample.response_ids), advantages[index], dtype=np.float32)
+            if reference is not None:
+                tokens["ref_log_prob"] = reference[index]
+        gaps = np.concatenate([np.abs(turn.rollout_log_probs - old[i]) for i, turn in enumerate(turns)])
+        lengths = np.array([len(turn.sample.response_ids) for turn in turns])
+        prompts = np.array([len(turn.sample.prompt_ids) for turn in turns])
+        return {f"advantage/{name}": value for name, value in diagnostics.items()} | {
+            "batch/turns": len(turns),
+            "batch/response_tokens": int(lengths.sum()),
+            "length/response_mean": float(lengths.mean()),
+            "length/response_max": int(lengths.max()),
+            "length/prompt_mean": float(prompts.mean()),
+            "length/prompt_max": int(prompts.max()),
+            "rollout/log_prob_gap_mean": float(gaps.mean()),
+            "rollout/log_prob_gap_max": float(gaps.max()),
+        }
+
+    def update(self, step: int, turns: Sequence[TurnSample], auxiliary: Sequence[Sample] = ()) -> UpdateReport:
+        """One pass over the samples in PPO mini-batches; ``auxiliary`` joins the last one."""
+        with self.clock.phase("update"):
+            return self.cluster.update(
+                [turn.sample for turn in turns],
+                list(auxiliary),
+                mini_batch_size=self.settings.mini_batch_size,
+                seed=self.settings.seed * 1_000_003 + step,
+                temperature=self.settings.temperature,
+            )
+
+    def sync(self, version: int) -> None:
+        """Hand the new weights to the rollout servers; their outputs then carry ``version``."""
+        with self.clock.phase("weight_sync"):
+            self.cluster.sync_weights(version, timeout_s=self.settings.sync_deadline_s)
+
+    def update_metrics(self, report: UpdateReport) -> Metrics:
+        """Means over the mini-batches, and the first one's PPO ratio by itself: on-policy, it should be one."""
+        names = sorted({name for metrics in report.mini_batches for name in metrics})
+        means = {
+            name: float(np.mean([metrics[name] for metrics in report.mini_batches if name in metrics])) for name in names
+        }
+        first = {f"first_mini_batch/{name}": value for name, value in report.mini_batches[0].items() if "ratio" in name}
+        return means | first | {
+            "update/mini_batches": len(report.mini_batches),
+            "update/grad_norm": float(np.mean(report.grad_norms)),
+            "update/grad_norm_max": float(np.max(report.grad_norms)),
+            "update/applied": report.applied,
+            "update/learning_rate": report.learning_rate,
+        }
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loop's own state, JSON-able. Random numbers are derived from (seed, step), so the step is all there is."""
+        return {"step": self.step, "seed": self.settings.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["seed"] != self.settings.seed:
+            raise TrainingFault(f"the checkpoint was made with run.seed={state['seed']}, not {self.settings.seed}; use that seed")
+        self.step = int(state["step"])
+
+    def save(self) -> Path:
+        """Write a complete checkpoint of the current step, or raise CheckpointError and leave the older ones alone."""
+        state = json.loads(json.dumps(self.state_dict()))
+        return self._checkpoints.save(self.step, state, lambda folder: self.cluster.save(folder / "actor"))
+
+    def resume(self) -> bool:
+        """Go on from the newest complete checkpoint, weights synced to the servers. False when there is none."""
+        latest = self._checkpoints.latest()
+        if latest is None:
+            return False
+        _, path = latest
+        self.load_state_dict(self._checkpoints.read_state(path))
+        self.cluster.load(path / "actor")
+        self.sync(self.step)
+        return True
+
+    # ------------------------------------------------------------------ evaluation
+
+    def _evaluation_due(self, step: int) -> bool:
+        settings = self.settings
+        if step == settings.total_steps:
+            return settings.evaluate_at_end
+        return bool(settings.evaluate_every) and step % settings.evaluate_every == 0
+
+    def _timed_evaluation(self, step: int) -> Metrics:
+        with self.clock.phase("evaluation"):
+            return self._evaluate(step)
