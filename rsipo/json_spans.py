@@ -28,20 +28,17 @@ class SpannedString:
     span: tuple[int, int]
 
 
-class _Malformed(Exception):
-    pass
-
-
 def objects(text: str) -> Iterator[dict[str, Any]]:
     """Every object in ``text``, in order, an outer one before those nested in it.
 
     Of a repeated key the last value counts, as in JSON readers. Values are dict, list, number, bool, None or
     ``SpannedString``.
     """
+    reader = _Reader(text)
     position = text.find("{")
     while position >= 0:
         try:
-            value, end = _object(text, position, 0)
+            value, end = reader.object(position, 0)
         except _Malformed:
             end = position + 1
         else:
@@ -58,74 +55,90 @@ def _nested(value: Any) -> Iterator[dict[str, Any]]:
             yield from _nested(item)
 
 
-def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
-    start = _skip(text, position)
-    head = text[start : start + 1]
-    if head == "{":
-        return _object(text, start, depth)
-    if head == "[":
-        return _array(text, start, depth)
-    if head and head in "\"'":
-        return _string(text, start)
-    word = _WORD.match(text, start)
-    if word is None:
-        raise _Malformed
-    if word[0] in _CONSTANTS:
-        return _CONSTANTS[word[0]], word.end()
-    try:
-        return json.loads(word[0]), word.end()
-    except ValueError:
-        raise _Malformed from None
+class _Malformed(Exception):
+    pass
 
 
-def _object(text: str, position: int, depth: int) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
-    position = _open(text, position, depth)
-    while text[position : position + 1] != "}":
-        key, position = _string(text, position)
-        position = _skip(text, position)
-        if text[position : position + 1] != ":":
+class _Reader:
+    """Recursive descent over one text. Every method takes a position and returns (value, position after it)."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._failed: set[int] = set()  # objects known to be malformed: trying each again would cost quadratic time
+
+    def object(self, start: int, depth: int) -> tuple[dict[str, Any], int]:
+        if depth > _MAX_DEPTH or start in self._failed:
             raise _Malformed
-        found[key.value], position = _value(text, position + 1, depth + 1)
-        position = _separator(text, position, "}")
-    return found, position + 1
+        found: dict[str, Any] = {}
+        try:
+            position = self._skip(start + 1)
+            while self._at(position) != "}":
+                key, position = self._string(position)
+                position = self._skip(position)
+                if self._at(position) != ":":
+                    raise _Malformed
+                found[key.value], position = self._value(position + 1, depth + 1)
+                position = self._separator(position, "}")
+        except _Malformed:
+            self._failed.add(start)
+            raise
+        return found, position + 1
 
+    def _array(self, start: int, depth: int) -> tuple[list[Any], int]:
+        if depth > _MAX_DEPTH:
+            raise _Malformed
+        found: list[Any] = []
+        position = self._skip(start + 1)
+        while self._at(position) != "]":
+            item, position = self._value(position, depth + 1)
+            found.append(item)
+            position = self._separator(position, "]")
+        return found, position + 1
 
-def _array(text: str, position: int, depth: int) -> tuple[list[Any], int]:
-    found: list[Any] = []
-    position = _open(text, position, depth)
-    while text[position : position + 1] != "]":
-        item, position = _value(text, position, depth + 1)
-        found.append(item)
-        position = _separator(text, position, "]")
-    return found, position + 1
+    def _value(self, position: int, depth: int) -> tuple[Any, int]:
+        start = self._skip(position)
+        head = self._at(start)
+        if head == "{":
+            return self.object(start, depth)
+        if head == "[":
+            return self._array(start, depth)
+        if head in ('"', "'"):
+            return self._string(start)
+        word = _WORD.match(self._text, start)
+        if word is None:
+            raise _Malformed
+        if word[0] in _CONSTANTS:
+            return _CONSTANTS[word[0]], word.end()
+        try:
+            return json.loads(word[0]), word.end()
+        except ValueError:
+            raise _Malformed from None
 
+    def _string(self, start: int) -> tuple[SpannedString, int]:
+        match = _STRING.match(self._text, start)
+        if match is None:
+            raise _Malformed
+        return SpannedString(_decode(match[0]), (start + 1, match.end() - 1)), match.end()
 
-def _open(text: str, position: int, depth: int) -> int:
-    if depth > _MAX_DEPTH:
-        raise _Malformed
-    return _skip(text, position + 1)
+    def _separator(self, position: int, closing: str) -> int:
+        """Step over a comma, if any, to the next member or to the closing bracket."""
+        position = self._skip(position)
+        if self._at(position) == ",":
+            return self._skip(position + 1)
+        if self._at(position) != closing:
+            raise _Malformed
+        return position
 
+    def _at(self, position: int) -> str:
+        return self._text[position : position + 1]
 
-def _separator(text: str, position: int, closing: str) -> int:
-    """Step over a comma, if any, to the next member or to the closing bracket."""
-    position = _skip(text, position)
-    if text[position : position + 1] == ",":
-        return _skip(text, position + 1)
-    if text[position : position + 1] != closing:
-        raise _Malformed
-    return position
-
-
-def _string(text: str, position: int) -> tuple[SpannedString, int]:
-    match = _STRING.match(text, position)
-    if match is None:
-        raise _Malformed
-    start, end = match.span()
-    return SpannedString(_decode(match[0]), (start + 1, end - 1)), end
+    def _skip(self, position: int) -> int:
+        match = _SPACE.match(self._text, position)
+        return match.end() if match else position
 
 
 def _decode(literal: str) -> str:
+    """The value of a quoted string, JSON's or Python's."""
     try:
         if literal[0] == '"':
             return str(json.loads(literal, strict=False))
@@ -136,8 +149,3 @@ def _decode(literal: str) -> str:
         return str(ast.literal_eval(literal.replace("\r", "\\r").replace("\n", "\\n")))
     except (ValueError, SyntaxError):
         raise _Malformed from None
-
-
-def _skip(text: str, position: int) -> int:
-    match = _SPACE.match(text, position)
-    return match.end() if match else position

@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rsipo.problems import UserError
+from rsipo.run_console import keep_worker_logs
 
 _START_DEADLINE_S = 180
 _OBJECT_STORE_BYTES = 512 * 2**20
@@ -36,8 +37,10 @@ def prepare_environment(device: str) -> None:
 
 
 @contextmanager
-def ray_cluster(config: DictConfig) -> Iterator[None]:
+def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
     """A local Ray cluster for the duration of the block, apart from any other on this machine.
+
+    When the block fails, the logs of Ray's processes are kept in ``logs``.
 
     Raises:
         UserError: Ray did not start within its deadline.
@@ -45,7 +48,7 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
     import ray
 
     temporary = Path(tempfile.mkdtemp(prefix="rsipo-ray-", dir="/tmp"))  # Ray's socket paths must stay short
-    arguments: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "_temp_dir": str(temporary)}
+    arguments: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False, "_temp_dir": str(temporary)}
     if config.trainer.device == "cpu":
         # Logical resources: the processes take turns on the cores there are.
         arguments |= {"num_cpus": 16 + 4 * int(config.trainer.n_gpus_per_node), "num_gpus": int(config.trainer.n_gpus_per_node)}
@@ -54,6 +57,9 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
         with _deadline(_START_DEADLINE_S, "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"):
             ray.init(address="local", **arguments)
         yield
+    except BaseException:
+        keep_worker_logs(temporary, logs)
+        raise
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)

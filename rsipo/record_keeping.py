@@ -106,21 +106,21 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
 
 
 def audit_records(
-    step: int, records: Sequence[TaskRecord], results: Sequence[CheckResult | None]
+    step: int, records: Sequence[TaskRecord], results: Sequence[CheckResult | None], prompt_version: str
 ) -> list[audit.TaskRecord]:
     """One audit record per task: the raw outcomes and what was estimated from them."""
     return [
-        _audit_record(step, record, result)
+        _audit_record(step, record, result, prompt_version)
         for record, result in zip(records, results, strict=True)
         if result is not None
     ]
 
 
-def _audit_record(step: int, record: TaskRecord, result: CheckResult) -> audit.TaskRecord:
+def _audit_record(step: int, record: TaskRecord, result: CheckResult, prompt_version: str) -> audit.TaskRecord:
     rollouts = [
         audit.RolloutRecord(
             index=episode.index,
-            role="evidence" if episode.index in record.split.evidence else "control",
+            role=record.split.role(episode.index),
             status=episode.status,
             success=episode.success,
             turns=episode.num_turns,
@@ -167,4 +167,5 @@ def _audit_record(step: int, record: TaskRecord, result: CheckResult) -> audit.T
         shrunk_gain=result.shrunk_gain,
         skill_reward=result.skill_reward,
         trust=result.trust,
+        analysis_prompt_version=prompt_version,
     )

@@ -38,6 +38,10 @@ class RunFiles:
         return self.main / "train.log"
 
     @property
+    def worker_logs(self) -> Path:
+        return self.main / "worker-logs"
+
+    @property
     def transcripts(self) -> Path:
         return self.main / "transcripts"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from agent_system.environments.base import EnvironmentSpec, Task
 from rsipo.configuration import save_resolved
 from rsipo.preflight import load_tasks
 from rsipo.problems import UserError
 from rsipo.ray_cluster import prepare_environment, ray_cluster
+from rsipo.run_console import RunConsole, library_logs
 from rsipo.run_files import MetricsLog, RunFiles, read_metrics
 from rsipo.run_settings import RunSettings
 from rsipo.specs import make_spec
@@ -29,24 +29,33 @@ from rsipo.tasks import TaskSampler, by_type, panel
 def run_training(config: DictConfig, settings: RunSettings) -> int:
     """Train as configured; returns the exit status. Failures that a user can act on are UserErrors."""
     prepare_environment(str(config.trainer.device))
+    files = RunFiles(Path(settings.run.directory))
+    files.main.mkdir(parents=True, exist_ok=True)
+    with library_logs(files.log):
+        return _run(config, settings, files)
+
+
+def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
     from verl_ext.checkpoint import CheckpointError
     from verl_ext.cluster import ClusterError
     from verl_ext.trainer import TrainingFault
 
     from agent_system.rollout.pool import PhaseDeadline, WorkerLost
 
-    console = Console(soft_wrap=True, highlight=False)
-    files = RunFiles(Path(settings.run.directory))
     with _locked(files), _terminated_as_interrupt():
+        console = RunConsole(files.log)
         try:
             _train(config, settings, files, console)
         except (CheckpointError, ClusterError, TrainingFault, PhaseDeadline, WorkerLost) as error:
-            raise UserError(f"{error} (run folder: {files.root}; RSIPO_RESUME_MODE=auto resumes)") from error
-    print_summary(console, read_metrics(files.metrics), files)
+            raise UserError(
+                f"{error} (run folder: {files.root}, workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
+            ) from error
+        print_summary(console, read_metrics(files.metrics), files)
+        console.close()
     return 0
 
 
-def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: Console) -> None:
+def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole) -> None:
     from verl_ext.checkpoint import CheckpointStore
     from verl_ext.cluster import PolicyCluster
     from verl_ext.phases import PhaseClock
@@ -62,12 +71,12 @@ def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: 
     latest = checkpoints.latest() if settings.run.resume == "auto" else None
     resumed_step = latest[0] if latest else None
     clock = PhaseClock(lambda line: console.print(line, style="dim"), settings.logging.heartbeat)
-    console.print(f"Run folder: {files.root}", markup=False)
-    console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks", markup=False)
+    console.print(f"Run folder: {files.root}")
+    console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks")
 
     with ExitStack() as stack:
         with clock.phase("start Ray"):
-            stack.enter_context(ray_cluster(config))
+            stack.enter_context(ray_cluster(config, files.worker_logs))
         terms, skill_loss = loss_terms(settings.method)
         cluster = PolicyCluster(config, token_terms=terms, auxiliary_loss=skill_loss)
         stack.callback(cluster.shutdown)
@@ -105,6 +114,8 @@ def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: 
             with clock.phase("resume"):
                 trainer.resume()
             console.print(f"Resumed after step {trainer.step}.")
+        started = sum(seconds for name, seconds in clock.take().items() if name.startswith("seconds/"))
+        console.print(f"Started in {started:.0f} s.")
         trainer.fit()
 
 

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 class Finished(Protocol):
@@ -26,7 +26,7 @@ class Split:
     evidence: tuple[int, ...]
     control: tuple[int, ...]
 
-    def role(self, index: int) -> str:
+    def role(self, index: int) -> Literal["evidence", "control"]:
         """``evidence`` or ``control``, as the audit names it."""
         return "evidence" if index in self.evidence else "control"
 

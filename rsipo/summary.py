@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from rsipo.run_console import RunConsole
 from rsipo.run_files import RunFiles
 
 Metrics = dict[str, Any]
@@ -16,7 +16,7 @@ Metrics = dict[str, Any]
 _PHASES = ("rollouts", "log_probs", "teacher", "update", "weight_sync", "checkpoint", "evaluation")
 
 
-def print_step(console: Console, step: int, total: int, metrics: Metrics) -> None:
+def print_step(console: RunConsole, step: int, total: int, metrics: Metrics) -> None:
     """One line: where the run is, how well student and teacher did, what the check says, and how long it took."""
     parts = [f"step {step}/{total}"]
     for label, name, form in (
@@ -35,10 +35,10 @@ def print_step(console: Console, step: int, total: int, metrics: Metrics) -> Non
         parts.append(f"{seconds:.1f} s")
     if metrics.get("update/applied") is False:
         parts.append("UPDATE SKIPPED: non-finite gradient, statistics not committed")
-    console.print(" · ".join(parts), markup=False)
+    console.print(" · ".join(parts))
 
 
-def print_summary(console: Console, rows: Sequence[Metrics], files: RunFiles) -> None:
+def print_summary(console: RunConsole, rows: Sequence[Metrics], files: RunFiles) -> None:
     """The table of a run: its first and last quarter of steps beside each other, held-out success, seconds per phase."""
     steps = [row for row in rows if row["step"] > 0]
     if steps:
@@ -70,7 +70,7 @@ def print_summary(console: Console, rows: Sequence[Metrics], files: RunFiles) ->
                 f"{row['evaluation/turns']:.1f}",
             )
         console.print(table)
-    console.print(f"Run: {files.root}", markup=False)
+    console.print(f"Run: {files.root}")
 
 
 def _mean(rows: Sequence[Metrics], name: str, form: str) -> str:

@@ -19,6 +19,7 @@ from rsipo.audit.records import AuditWriter
 from rsipo.estimators import CheckOutcome, CheckResult, EpisodeOutcome, StagedStatistics, TypeStatistics, evaluate_checks
 from rsipo.execution_check import SkillProgram, TaskRecord
 from rsipo.losses import gated_distillation, skill_policy_gradient
+from rsipo.prompts import ANALYSIS_PROMPT_VERSION
 from rsipo.record_keeping import audit_records, check_metrics, distillation_metrics, rollout_metrics
 from rsipo.settings import AlgorithmSettings, MethodSettings
 from rsipo.tasks import TaskSampler
@@ -193,7 +194,8 @@ class RSIPOTrainer(AgentPPOTrainer):
         if report.applied:
             self.statistics.commit(checked.staged)
         if self._audit is not None:
-            self._audit.write_step(step, audit_records(step, checked.records, checked.results))
+            version = ANALYSIS_PROMPT_VERSION[self.algorithm.skill.prompt_profile]
+            self._audit.write_step(step, audit_records(step, checked.records, checked.results, version))
             self._audit.write_statistics(step, self.statistics, committed=report.applied)
 
     # ------------------------------------------------------------------ state

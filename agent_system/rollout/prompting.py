@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from agent_system.environments.base import EnvironmentSpec, PromptContext
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Messages = list[dict[str, str]]
 
@@ -46,6 +48,8 @@ class Prompter:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
+        from transformers import AutoTokenizer  # imports torch, which takes seconds
+
         return AutoTokenizer.from_pretrained(self.tokenizer_path)
 
     @cached_property

@@ -51,7 +51,7 @@ class Policy:
         answers = output[:, inputs["input_ids"].shape[1] :]
         finished = (answers == self.tokenizer.eos_token_id).any(dim=1).tolist()
         decoded = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
-        return [text if done else None for text, done in zip(decoded, finished)]
+        return [text if done else None for text, done in zip(decoded, finished, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def play_games(
     skills = skills or [None] * len(tasks)
     contexts: list[PromptContext] = []
     episodes: list[Episode] = []
-    for environment, task in zip(environments, tasks):
+    for environment, task in zip(environments, tasks, strict=True):
         start = environment.reset(task)
         contexts.append(PromptContext(start.instruction, start.observation))
         episodes.append(Episode(task.task_id, 0, "ok", False, [], start.fingerprint, start.instruction))
@@ -93,7 +93,7 @@ def play_games(
         running = [i for i, episode in enumerate(episodes) if not episode.success]
         prompts = [spec.messages(contexts[i], skill=skills[i]) for i in running]
         answers = policy.answer(prompts, temperature=temperature, max_tokens=max_tokens)
-        for i, answer in zip(running, answers):
+        for i, answer in zip(running, answers, strict=True):
             action = spec.project(answer or "")
             played = action.text if action.valid else INVALID_ACTION
             contexts[i] = take_turn(
@@ -132,7 +132,7 @@ def measure(
         policy, spec, [tasks[i] for i in chosen], skills=[skills[i] for i in chosen], temperature=temperature
     )
     guided = [episode.success for episode in student]
-    for i, episode in zip(chosen, teacher):
+    for i, episode in zip(chosen, teacher, strict=True):
         guided[i] = episode.success
     turns = [turn for episode in student for turn in episode.turns]
     return Measurement(

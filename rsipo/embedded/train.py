@@ -92,7 +92,7 @@ def encode(demonstrations: Sequence[Demonstration], tokenizer: PreTrainedTokeniz
     answer_ids = tokenizer([d.answer for d in demonstrations], add_special_tokens=False)["input_ids"]
     return [
         Sample(np.asarray([*prompt, *answer, tokenizer.eos_token_id], dtype=np.uint16), len(prompt))
-        for prompt, answer in zip(prompt_ids, answer_ids)
+        for prompt, answer in zip(prompt_ids, answer_ids, strict=True)
     ]
 
 

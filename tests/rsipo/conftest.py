@@ -43,12 +43,18 @@ def decode(tokenizer):
 def make_episode():
     """Builds a finished episode of the given number of turns."""
 
-    def make(turns: int = 3, *, success: bool = True, invalid: int | None = None, impossible: int | None = None) -> Episode:
+    def make(
+        turns: int = 3, *, success: bool = True, invalid: int | None = None, impossible: int | None = None
+    ) -> Episode:
         played = []
         for number in range(1, turns + 1):
             observation = Observation(f"You see thing {number}.", ("look",))
             generation = Generation(
-                np.array([1], np.int32), np.array([2], np.int32), np.zeros(1, np.float32), f"<think>t{number}</think>", True
+                np.array([1], np.int32),
+                np.array([2], np.int32),
+                np.zeros(1, np.float32),
+                f"<think>t{number}</think>",
+                True,
             )
             played.append(
                 Turn(

@@ -151,8 +151,9 @@ def test_without_a_gain_the_prior_stands_and_is_not_touched(outcome, reward):
 def test_lost_episodes_leave_their_group():
     whole = checked(control=episodes(10, failed=2), replays=episodes(20, 30))
     with_lost = checked(control=episodes(10, failed=2, lost=1), replays=episodes(20, 30, lost=2))
-    assert evaluate_checks([whole], TypeStatistics(0.1), ALFWORLD)[0] == (
-        evaluate_checks([with_lost], TypeStatistics(0.1), ALFWORLD)[0]
+    assert (
+        evaluate_checks([whole], TypeStatistics(0.1), ALFWORLD)[0]
+        == (evaluate_checks([with_lost], TypeStatistics(0.1), ALFWORLD)[0])
     )
 
 

@@ -36,7 +36,14 @@ def test_full_shows_task_outcome_and_every_turn(make_episode):
     for number, validity in [(1, "valid"), (2, "invalid: the response broke the format"), (3, "invalid: not possible")]:
         assert f"Observation: You see thing {number}.\nResponse: <think>t{number}</think>\n" in text
         assert f"Action: go {number} ({validity}" in text
-    order = ["## Task\nput a mug in cabinet", "## Outcome\nsuccess after 3 turns", "Turn 1", "Turn 3", "You win.", "## What"]
+    order = [
+        "## Task\nput a mug in cabinet",
+        "## Outcome\nsuccess after 3 turns",
+        "Turn 1",
+        "Turn 3",
+        "You win.",
+        "## What",
+    ]
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
     assert "JSON" in text
     assert "search" not in text
@@ -75,7 +82,10 @@ def test_copying_the_format_is_no_valid_skill(make_episode):
 
 @pytest.mark.parametrize(
     ("options", "hint"),
-    [({"benchmark": "alfwrld"}, "did you mean 'alfworld'"), ({"benchmark": "search", "profile": "ful"}, "did you mean 'full'")],
+    [
+        ({"benchmark": "alfwrld"}, "did you mean 'alfworld'"),
+        ({"benchmark": "search", "profile": "ful"}, "did you mean 'full'"),
+    ],
 )
 def test_unknown_names_are_refused_with_the_nearest(make_episode, options, hint):
     with pytest.raises(ValueError, match=hint):
@@ -96,13 +106,12 @@ def test_fit_drops_the_oldest_detail_first_and_no_more_than_needed(make_episode,
 
     whole = analysis_messages(episode, benchmark="alfworld", profile=profile)
     assert fit(words(whole)) == text_of(whole)
+    least = words(fit_to_nothing(episode, profile, words))
+    with pytest.raises(AnalysisPromptTooLong, match=r"skill\.max_prompt_length"):
+        fit(least - 1)
     seen = []
-    for limit in range(words(whole) - 1, 0, -1):
-        try:
-            text = fit(limit)
-        except AnalysisPromptTooLong as error:
-            assert "skill.max_prompt_length" in str(error)
-            break
+    for limit in range(words(whole) - 1, least - 1, -1):
+        text = fit(limit)
         assert len(text.split()) <= limit
         assert "put a mug in cabinet" in text
         assert "success" in text
@@ -116,3 +125,15 @@ def test_fit_drops_the_oldest_detail_first_and_no_more_than_needed(make_episode,
     assert seen[0] == (19, 20)
     assert seen[-1] == (0, 0)
     assert seen == sorted(seen, reverse=True)
+
+
+def fit_to_nothing(episode, profile, words):
+    """The prompt without any turn: the first that fits, from below."""
+    for limit in range(1, 10_000):
+        try:
+            return fit_analysis_messages(
+                episode, max_tokens=limit, count_tokens=words, benchmark="alfworld", profile=profile
+            )
+        except AnalysisPromptTooLong:
+            continue
+    raise AssertionError("never fits")

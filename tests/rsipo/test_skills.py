@@ -30,7 +30,7 @@ def read(text: str, **options):
         '```json\n{"episode_summary": "s",\n "episode_skill": "Look in the cabinet first.",\n}\n```',
         'Sure! Here {it} is: {"episode_summary": "s", "episode_skill": "Look in the cabinet first."} Anything else?',
         "{'episode_summary': 's', 'episode_skill': 'Look in the cabinet first.', 'ok': True, 'no': None}",
-        '{"episode_summary": "s", "steps": [1, -2.5e3, [], {"a": null,},], "episode_skill": "Look in the cabinet first."}',
+        '{"episode_summary": "s", "n": [1, -2.5e3, [], {"a": null,},], "episode_skill": "Look in the cabinet first."}',
         '{"episode_summary": "s", "episode_skill": " Look in the cabinet first.\\n"}',
         '{"episode_summary": "s", "episode\\u005fskill": "Look in the \\u0063abinet first."}',
         '{"note": "{"} {"episode_summary": "s", "episode_skill": "Look in the cabinet first."}',
@@ -40,7 +40,20 @@ def read(text: str, **options):
         '{"episode_skill": "<the skill>", "episode_summary": "x"}\n'
         '{"episode_summary": "s", "episode_skill": "Look in the cabinet first."}',
     ],
-    ids=["plain", "order", "fence", "around", "python", "values", "space", "escaped key", "brace", "twice", "nested", "echo"],
+    ids=[
+        "plain",
+        "order",
+        "fence",
+        "around",
+        "python",
+        "values",
+        "space",
+        "escaped key",
+        "brace",
+        "twice",
+        "nested",
+        "echo",
+    ],
 )
 def test_tolerated(text):
     skill = read(text)
@@ -82,7 +95,7 @@ def test_a_quoted_object_inside_a_summary_is_not_the_skill():
     inner = json.dumps({"episode_skill": "the wrong one, from inside the summary"})
     text = json.dumps({"episode_summary": f"I once wrote {inner}", "episode_skill": WORDS})
     assert read(text).text == WORDS
-    only_python = '{"episode_summary": "see {\'episode_skill\': \'the wrong one of five words\'}"}'
+    only_python = "{\"episode_summary\": \"see {'episode_skill': 'the wrong one of five words'}\"}"
     assert read(only_python).reason == "no_skill"
 
 
@@ -147,7 +160,7 @@ def mask_of(ids, decode, **options):
 
 SKILL_VALUES = [
     "Look in the cabinet first, then put it away.",
-    "Open the \\\"fridge\\\",\\ncool the mug,\\tthen put it.",
+    'Open the \\"fridge\\",\\ncool the mug,\\tthen put it.',
     "Look \\u4f60\\u597d in the cabinet \\ud83d\\ude00 first.",
     "Look 你好 in the cabinet 😀 first é.",
     "你 Look in the cabinet first 你",
@@ -157,7 +170,9 @@ SKILL_VALUES = [
 
 
 @pytest.mark.parametrize("value", SKILL_VALUES)
-@pytest.mark.parametrize("layout", ['{"episode_summary": "V", "episode_skill": "V"}', '```json\n{"episode_skill":"V"}\n```'])
+@pytest.mark.parametrize(
+    "layout", ['{"episode_summary": "V", "episode_skill": "V"}', '```json\n{"episode_skill":"V"}\n```']
+)
 def test_mask_is_exactly_the_value(tokenizer, decode, value, layout):
     text = layout.replace("V", value)
     ids = [*tokenizer.encode(text).ids, tokenizer.token_to_id("<|im_end|>")]
@@ -210,7 +225,9 @@ def test_empty_response(decode):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(
-        st.text(st.characters(codec="utf-8", exclude_characters="\ufffd"), min_size=1, max_size=6), min_size=5, max_size=9
+        st.text(st.characters(codec="utf-8", exclude_characters="\ufffd"), min_size=1, max_size=6),
+        min_size=5,
+        max_size=9,
     ),
     ascii_only=st.booleans(),
     seed=st.integers(0, 2**32),

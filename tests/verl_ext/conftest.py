@@ -33,10 +33,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     trainer = trainers.BpeTrainer(
         vocab_size=300,
-        special_tokens=special,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -78,9 +77,8 @@ def make_samples() -> Callable:
                 for name in ("old_log_probs", "ref_log_prob", "teacher_log_probs")
             }
             advantages = np.full(len(response), rng.normal(), np.float32)
-            samples.append(
-                Sample(prompt, response, scores | {"advantages": advantages}, {"trust": float(rng.uniform(0, 2))})
-            )
+            tokens = scores | {"advantages": advantages}
+            samples.append(Sample(prompt, response, tokens, {"trust": float(rng.uniform(0, 2))}))
         return samples
 
     return make
@@ -104,3 +102,31 @@ def make_auxiliary() -> Callable:
         return samples
 
     return make
+
+
+@pytest.fixture(scope="session")
+def verl_overrides(tiny_model: Path) -> list[str]:
+    """veRL settings of the tiny policy on a CPU: fp32, FSDP2, KL and entropy on, 64 tokens per micro-batch."""
+    overrides = [
+        "trainer.device=cpu",
+        f"actor_rollout_ref.model.path={tiny_model}",
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=64",
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "actor_rollout_ref.actor.kl_loss_coef=0.05",
+        "actor_rollout_ref.actor.entropy_coeff=0.01",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=64",
+    ]
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref"):
+        overrides += [
+            f"{role}.strategy=fsdp2",
+            f"{role}.fsdp_config.strategy=fsdp2",
+            f"{role}.use_torch_compile=False",
+            f"{role}.fsdp_config.use_torch_compile=False",
+            f"+{role}.fsdp_config.mixed_precision.param_dtype=fp32",
+        ]
+    return overrides

@@ -127,6 +127,43 @@ def rows_per_rank(samples: Sequence[Sample], ranks: Sequence[Sequence[int]]) -> 
     return [[filler if index == PADDING else samples[index] for index in rank] for rank in ranks]
 
 
+@dataclass(slots=True)
+class RankUpdate:
+    """One rank's share of an update.
+
+    Attributes:
+        mini_batches: rows of each PPO mini-batch, equally many on every rank.
+        sizes: real samples of each mini-batch over all ranks.
+        auxiliary: rows of the auxiliary batch; empty on every rank when there is none.
+        temperature: of the log-probabilities.
+    """
+
+    mini_batches: list[list[Sample]]
+    sizes: list[int]
+    auxiliary: list[Sample] = field(default_factory=list)
+    temperature: float = 1.0
+
+
+def plan_update(
+    samples: Sequence[Sample],
+    auxiliary: Sequence[Sample],
+    *,
+    mini_batch_size: int,
+    dp: int,
+    seed: int,
+    temperature: float = 1.0,
+) -> list[RankUpdate]:
+    """The share of every data-parallel rank in one pass over ``samples`` (see :func:`plan_mini_batches`)."""
+    plan = plan_mini_batches([sample.length for sample in samples], mini_batch_size, dp, seed)
+    sizes = [sum(index != PADDING for rank in part for index in rank) for part in plan]
+    parts = [rows_per_rank(samples, part) for part in plan]
+    extra: list[list[Sample]] = [[] for _ in range(dp)]
+    if auxiliary:
+        lengths = [sample.length for sample in auxiliary]
+        extra = rows_per_rank(auxiliary, plan_mini_batches(lengths, len(lengths), dp, seed)[0])
+    return [RankUpdate([part[rank] for part in parts], sizes, extra[rank], temperature) for rank in range(dp)]
+
+
 def pack(rows: Sequence[Sample]) -> TensorDict:
     """Rows as the padding-free batch veRL's engine takes.
 
@@ -142,7 +179,7 @@ def pack(rows: Sequence[Sample]) -> TensorDict:
     responses = [_ids(row.response_ids) for row in rows]
     sequences = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
     mask = _jagged([torch.full_like(ids, int(not row.padding)) for ids, row in zip(responses, rows, strict=True)])
-    tensors = {
+    tensors: dict[str, torch.Tensor | list] = {
         "prompts": _jagged(prompts),
         "responses": _jagged(responses),
         "input_ids": _jagged(sequences),

@@ -18,11 +18,11 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, Ra
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from verl_ext.batch import PADDING, Sample, check_samples, plan_mini_batches, rows_per_rank
+from verl_ext.batch import Sample, check_samples, plan_mini_batches, plan_update, rows_per_rank
 from verl_ext.losses import AuxiliaryLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
 from verl_ext.verl_config import check_verl_config, load_verl_config
-from verl_ext.workers import AgentActorRolloutRefWorker, RankUpdate, UpdateReport
+from verl_ext.workers import AgentActorRolloutRefWorker, UpdateReport
 
 __all__ = ["ClusterError", "ClusterTimeout", "PolicyCluster", "UpdateReport", "WeightSyncError", "load_verl_config"]
 
@@ -208,9 +208,10 @@ class PolicyCluster:
         if not pairs:
             return []
         self.sleep()
-        rollout = self.config.actor_rollout_ref.rollout
+        models = self.config.actor_rollout_ref
+        settings = models.ref if role == "reference" else models.rollout
         samples = [Sample(prompt, response) for prompt, response in pairs]
-        check_samples(samples, "sequence", self._budget(rollout.log_prob_max_token_len_per_gpu))
+        check_samples(samples, "sequence", self._budget(settings.log_prob_max_token_len_per_gpu))
         plan = plan_mini_batches([sample.length for sample in samples], len(samples), self._dp_size, seed=0)[0]
         shares = self._to_workers(rows_per_rank(samples, plan))
         count = len(shares)
@@ -250,17 +251,14 @@ class PolicyCluster:
         check_samples(samples, "PPO sample", budget)
         check_samples(auxiliary_samples, "auxiliary sample", budget)
         self._check_fields(samples, auxiliary_samples)
-        plan = plan_mini_batches([sample.length for sample in samples], mini_batch_size, self._dp_size, seed)
-        sizes = [sum(index != PADDING for rank in part for index in rank) for part in plan]
-        updates = [RankUpdate([], sizes, [], temperature) for _ in range(self._dp_size)]
-        for part in plan:
-            for update, rows in zip(updates, rows_per_rank(samples, part), strict=True):
-                update.mini_batches.append(rows)
-        if auxiliary_samples:
-            lengths = [sample.length for sample in auxiliary_samples]
-            part = plan_mini_batches(lengths, len(lengths), self._dp_size, seed)[0]
-            for update, rows in zip(updates, rows_per_rank(auxiliary_samples, part), strict=True):
-                update.auxiliary = rows
+        updates = plan_update(
+            samples,
+            auxiliary_samples,
+            mini_batch_size=mini_batch_size,
+            dp=self._dp_size,
+            seed=seed,
+            temperature=temperature,
+        )
         return workers.update_policy(self._to_workers(updates))[0]
 
     def _check_fields(self, samples: Sequence[Sample], auxiliary_samples: Sequence[Sample]) -> None:
@@ -330,7 +328,7 @@ def _require(names: set[str], samples: Sequence[Sample], what: str) -> None:
 
 
 def _within(timeout_s: float | None, what: str, call: Callable[[], T]) -> T:
-    """Run ``call`` in a thread and stop waiting after ``timeout_s`` seconds; Ray's own waits know no common deadline."""
+    """Run ``call`` in a thread and stop waiting after ``timeout_s`` seconds: Ray's waits have no common deadline."""
     result: list[T] = []
     failure: list[BaseException] = []
 

@@ -169,6 +169,7 @@ class ContinuousBatcher:
         A failure of the model reaches the requests it worked on, as a ``GenerationError``; the batcher stays usable.
         """
         with torch.inference_mode():
+            self._leave({row for row, request in enumerate(self._running) if request.future.cancelled()})
             if admit and (newcomers := self._next_newcomers()):
                 try:
                     self._prefill(newcomers)
@@ -184,9 +185,9 @@ class ContinuousBatcher:
 
     def abort(self, request: Request | None = None) -> int:
         """End one request, or all, with what they have so far (``stop_reason`` aborted); returns how many."""
-        ended = [r for r in (*self._running, *self._waiting) if request is None or r is request]
+        ended = {r for r in (*self._running, *self._waiting) if request is None or r is request}
         self._waiting = deque(r for r in self._waiting if r not in ended)
-        self._leave({row: "aborted" for row, r in enumerate(self._running) if r in ended})
+        self._leave({row for row, r in enumerate(self._running) if r in ended})
         for r in ended:
             self._resolve(r, "aborted")
         return len(ended)
@@ -263,21 +264,21 @@ class ContinuousBatcher:
 
     def _append(self, sampler: BatchSampler, logits: torch.Tensor, first_row: int) -> None:
         """Sample the next token of the rows from ``first_row`` on and let the finished ones go."""
-        ended: dict[int, StopReason | None] = {}
+        ended: set[int] = set()
         finished: list[tuple[Request, StopReason]] = []
         broken: list[Request] = []
         for row, (token, log_prob) in enumerate(zip(*sampler.sample(logits), strict=True), start=first_row):
             request = self._running[row]
             if math.isnan(log_prob):
                 broken.append(request)
-                ended[row] = None
+                ended.add(row)
                 continue
             request.token_ids.append(token)
             request.log_probs.append(log_prob)
             reason = request.stopped()
             if reason is not None:
                 finished.append((request, reason))
-                ended[row] = reason
+                ended.add(row)
         self._leave(ended)
         if broken:
             self._window.scrub()
@@ -285,11 +286,12 @@ class ContinuousBatcher:
         for request, reason in finished:
             self._resolve(request, reason)
 
-    def _leave(self, rows: Collection[int]) -> None:
+    @torch.inference_mode()
+    def _leave(self, rows: set[int]) -> None:
         if not rows:
             return
         kept = len(self._running) - len(rows)
-        for to, origin in self._window.drop(set(rows)):
+        for to, origin in self._window.drop(rows):
             self._running[to] = self._running[origin]
         del self._running[kept:]
         self._sampler = None

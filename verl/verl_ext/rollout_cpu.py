@@ -15,6 +15,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncGenerator, Generator
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -73,8 +74,14 @@ class CPURolloutAdapter(BaseRollout):
         self._replica_rank = replica_rank if replica_rank >= 0 else int(os.environ["RANK"])
 
     async def resume(self, tags: list[str]) -> None:
-        """Wake the server once its key/value cache may come back."""
-        await self._server.wake_up.remote(tags)
+        """Wake the server once its key/value cache may come back; its weights never left.
+
+        Raises:
+            WeightUpdateError: the server is dead.
+        """
+        # Before the weights are gathered no rank may fail alone: the others would wait for it.
+        if "kv_cache" in tags and (error := await self._try("wake_up", tags)):
+            raise WeightUpdateError(f"replica {self._replica_rank}: {_one_line(error)}") from error
 
     async def release(self) -> None:
         """Put the server to sleep."""
@@ -142,9 +149,9 @@ class CPURolloutAdapter(BaseRollout):
         if found := [failure for failure in failures if failure is not None]:
             raise WeightUpdateError(f"could not {action} the weights on every server: {'; '.join(found)}") from error
 
-    @property
+    @cached_property
     def _server(self) -> ray.actor.ActorHandle:
-        # By name: the server starts after this object.
+        # By name, at the first use: the server starts after this object.
         return ray.get_actor(_server_name(self._replica_rank))
 
     async def _try(self, method: str, *args: Any) -> Exception | None:

@@ -152,7 +152,7 @@ class AgentPPOTrainer:
         gaps = np.concatenate([np.abs(turn.rollout_log_probs - old[i]) for i, turn in enumerate(turns)])
         lengths = np.array([len(turn.sample.response_ids) for turn in turns])
         prompts = np.array([len(turn.sample.prompt_ids) for turn in turns])
-        return {f"advantage/{name}": value for name, value in diagnostics.items()} | {
+        return diagnostics | {
             "batch/turns": len(turns),
             "batch/response_tokens": int(lengths.sum()),
             "length/response_mean": float(lengths.mean()),

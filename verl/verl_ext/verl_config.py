@@ -40,8 +40,9 @@ def check_verl_config(config: DictConfig) -> None:
                 "fsdp2"
             }:
                 raise ValueError(f"{name}.strategy and {name}.fsdp_config.strategy must both be fsdp2 on a CPU")
-    if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
-        raise ValueError("actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal")
+    dynamic = (rollout.log_prob_use_dynamic_bsz, config.actor_rollout_ref.ref.log_prob_use_dynamic_bsz)
+    if set(dynamic) != {actor.use_dynamic_bsz}:
+        raise ValueError("rollout. and ref.log_prob_use_dynamic_bsz must equal actor.use_dynamic_bsz")
     world = config.trainer.n_gpus_per_node * config.trainer.nnodes
     for name, size in (
         ("actor.ulysses_sequence_parallel_size", actor.ulysses_sequence_parallel_size),

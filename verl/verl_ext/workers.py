@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,26 +26,9 @@ from verl.workers.utils.padding import response_from_nested
 
 import verl_ext.engine
 import verl_ext.rollout_cpu  # noqa: F401  registers the CPU rollout backend, here and in the driver
-from verl_ext.batch import Sample, pack
+from verl_ext.batch import RankUpdate, Sample, pack
 from verl_ext.losses import AuxiliaryLoss, PolicyLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
-
-
-@dataclass(slots=True)
-class RankUpdate:
-    """One rank's share of an update.
-
-    Attributes:
-        mini_batches: rows of each PPO mini-batch, equally many on every rank.
-        sizes: real samples of each mini-batch over all ranks.
-        auxiliary: rows of the auxiliary batch; empty on every rank when there is none.
-        temperature: of the log-probabilities.
-    """
-
-    mini_batches: list[list[Sample]]
-    sizes: list[int]
-    auxiliary: list[Sample] = field(default_factory=list)
-    temperature: float = 1.0
 
 
 @dataclass(slots=True)

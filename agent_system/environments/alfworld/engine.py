@@ -59,11 +59,6 @@ class GameEngine:
         except BaseException as error:
             raise BadTask(f"{name}: cannot be loaded ({_reason(error)})") from error
 
-    def restart(self) -> Frame:
-        """The loaded game from its beginning."""
-        with self._session():
-            return self._frame(self._env.reset())
-
     def step(self, command: str) -> Frame:
         """Plays a command; an unknown one changes nothing. Raises EnvironmentFault when the engine breaks."""
         try:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from agent_system.environments.alfworld import index, projection, prompts
 from agent_system.environments.alfworld.safety import load_manifest
 from agent_system.environments.base import Action, PromptContext, Task
 
 if TYPE_CHECKING:
+    from agent_system.environments.alfworld.engine import EngineName
     from agent_system.environments.alfworld.env import AlfworldEnv
-
-EngineName = Literal["fast", "stock"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class AlfworldSpec:
             raise ValueError(f"history_length is {self.history_length}; use 0 for no history")
         for field, value, choices in (
             ("prompt_profile", self.prompt_profile, get_args(prompts.PromptProfile)),
-            ("engine", self.engine, get_args(EngineName)),
+            ("engine", self.engine, ("fast", "stock")),
         ):
             if value not in choices:
                 raise ValueError(f"{field} is {value!r}; choose one of {', '.join(choices)}")

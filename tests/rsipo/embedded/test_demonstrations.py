@@ -40,7 +40,7 @@ def test_only_the_teacher_sees_a_skill(demonstrations: list[Demonstration]) -> N
 def test_skills_are_valid_and_of_both_styles(demonstrations: list[Demonstration]) -> None:
     answers = [d.answer for d in demonstrations if d.kind == "analysis"]
     skills = [read_skill(answer, finished=True, settings=SkillSettings()) for answer in answers]
-    assert all(skill.valid and json.loads(answer) for skill, answer in zip(skills, answers))
+    assert all(skill.valid and json.loads(answer) for skill, answer in zip(skills, answers, strict=True))
     assert 0.3 < sum(bool(locations(skill.text)) for skill in skills) / len(skills) < 0.9
 
 

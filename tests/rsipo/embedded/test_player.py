@@ -13,8 +13,10 @@ from rsipo.embedded.player import Goal, parse_goal, sightings
 
 
 def test_every_sentence_of_the_generator_is_understood() -> None:
-    goals = {kind: [parse_goal(s.format(object="mug", receptacle="desk")) for s in SENTENCES[kind]] for kind in TASK_TYPES}
-    place, look, clean, heat, cool, two = (goals[kind] for kind in TASK_TYPES)
+    place, look, clean, heat, cool, two = (
+        [parse_goal(sentence.format(object="mug", receptacle="desk")) for sentence in SENTENCES[kind]]
+        for kind in TASK_TYPES
+    )
     assert place == [Goal("mug", "desk")] * 2
     assert look == [Goal("mug", "desklamp")] * 2
     assert clean == [Goal("mug", "desk", "clean")] * 2

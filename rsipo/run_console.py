@@ -1,0 +1,56 @@
+"""A run's words: on the terminal, and with the libraries' chatter in the run's log file."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+
+class RunConsole:
+    """Prints to the terminal and into ``train.log``."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._terminal = Console(soft_wrap=True, highlight=False)
+        self._log = Console(file=self._file, soft_wrap=True, highlight=False, no_color=True, width=120)
+
+    def print(self, *objects: object, style: str | None = None, markup: bool = False) -> None:
+        """As rich's ``Console.print``; markup is off unless asked for."""
+        for console in (self._terminal, self._log):
+            console.print(*objects, style=style, markup=markup)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def library_logs(path: Path) -> Iterator[None]:
+    """Send what the libraries in this process log and warn to ``path`` instead of the terminal."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [handler]
+    logging.captureWarnings(True)
+    warnings.simplefilter("once")
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers = before
+        handler.close()
+
+
+def keep_worker_logs(ray_directory: Path, target: Path) -> None:
+    """Copy the log files of Ray's processes beside the run, replacing those of an earlier failure."""
+    logs = ray_directory / "session_latest" / "logs"
+    if logs.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(logs.resolve(), target, ignore_dangling_symlinks=True)
