@@ -12,7 +12,10 @@ import typer
 from rsipo.problems import UserError
 
 app = typer.Typer(
-    name="rsipo", no_args_is_help=True, add_completion=False, help="Train an LLM agent and the skills it writes, together."
+    name="rsipo",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Train an LLM agent and the skills it writes, together.",
 )
 games_app = typer.Typer(no_args_is_help=True, help="Generate and check ALFWorld-format games.")
 audit_app = typer.Typer(no_args_is_help=True, help="Recompute the records of the execution check.")
@@ -26,10 +29,14 @@ _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": False}
 def train(
     context: typer.Context,
     arguments: Annotated[
-        Optional[list[str]],  # noqa: UP045  (typer on Python 3.10 needs it spelled out)
-        typer.Argument(metavar="[ENV MODEL] [KEY=VALUE]...", help="Benchmark, model folder under MODELS_ROOT, overrides."),
+        Optional[list[str]],
+        typer.Argument(
+            metavar="[ENV MODEL] [KEY=VALUE]...", help="Benchmark, model folder under MODELS_ROOT, overrides."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print configuration, placement, sizes, memory; start nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print configuration, placement, sizes, memory; start nothing.")
+    ] = False,
 ) -> None:
     """Train. With no argument: the embedded run on generated games (about ten minutes on two cores)."""
     from rsipo.launch import train_command
@@ -44,8 +51,10 @@ def games_generate(
     count: Annotated[int, typer.Option(min=1, help="How many games; the six task types take turns.")] = 60,
     size: Annotated[str, typer.Option(help="micro, tiny, small or real.")] = "tiny",
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    task: Annotated[Optional[str], typer.Option(help="Only this task type.")] = None,  # noqa: UP045
-    knob: Annotated[Optional[list[str]], typer.Option("--set", metavar="KNOB=VALUE", help="Difficulty, e.g. hide=1.0.")] = None,  # noqa: UP045
+    task: Annotated[Optional[str], typer.Option(help="Only this task type.")] = None,
+    knob: Annotated[
+        Optional[list[str]], typer.Option("--set", metavar="KNOB=VALUE", help="Difficulty, e.g. hide=1.0.")
+    ] = None,
 ) -> None:
     """Write games of all six task types; the same seed gives the same bytes."""
     from rsipo.games import generate_command

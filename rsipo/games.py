@@ -47,7 +47,9 @@ def _generate(out: Path, **request: object) -> GenerationReport:
         bar = progress.add_task(f"generating {request['split']} games", total=None)
         try:
             return generate_games(
-                out, progress=lambda done, total: progress.update(bar, completed=done, total=total), **request  # type: ignore[arg-type]
+                out,
+                progress=lambda done, total: progress.update(bar, completed=done, total=total),
+                **request,  # type: ignore[arg-type]
             )
         except (ValueError, OSError) as error:
             raise UserError(str(error)) from error

@@ -144,4 +144,3 @@ def _folder_or_expected(name: str) -> Path:
 def _quoted(value: object) -> str:
     text = str(value)
     return text if re.fullmatch(r"[\w.\-/]+", text) else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-

@@ -65,14 +65,20 @@ def read_model(path: Path) -> ModelFacts:
     if not list(path.glob("*.safetensors")) and not list(path.glob("pytorch_model*.bin")):
         raise UserError(f"model {path}: no weights (*.safetensors); download it again")
     if not (path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
-        raise UserError(f"model {path}: no tokenizer (tokenizer.json); download the whole repository, not the weights alone")
+        raise UserError(
+            f"model {path}: no tokenizer (tokenizer.json); download the whole repository, not the weights alone"
+        )
     template = path / "chat_template.jinja"
     if not template.is_file() and not _read_json(path / "tokenizer_config.json").get("chat_template"):
-        raise UserError(f"model {path}: no chat template; RSIPO needs an instruction-tuned model or a chat_template.jinja in the folder")
+        raise UserError(
+            f"model {path}: no chat template; RSIPO needs an instruction-tuned model or a chat_template.jinja in the folder"
+        )
     try:
         return _facts(values)
     except KeyError as error:
-        raise UserError(f"model {path}: config.json lacks {error}; only decoder-only language models are supported") from error
+        raise UserError(
+            f"model {path}: config.json lacks {error}; only decoder-only language models are supported"
+        ) from error
 
 
 def _facts(values: dict[str, Any]) -> ModelFacts:
@@ -112,7 +118,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"model {path.parent}: {path.name} is missing; download the whole repository") from None
     except json.JSONDecodeError as error:
-        raise UserError(f"model {path.parent}: {path.name} is not JSON (line {error.lineno}); download it again") from None
+        raise UserError(
+            f"model {path.parent}: {path.name} is not JSON (line {error.lineno}); download it again"
+        ) from None
     if not isinstance(values, dict):
         raise UserError(f"model {path.parent}: {path.name} is not a JSON object; download it again")
     return values

@@ -62,7 +62,11 @@ def _place(plan: Plan, config: DictConfig, settings: RunSettings) -> None:
         (f"{trained} (FSDP2, one process a rank)", world, device),
         (f"rollout server ({rollout.name}, tensor parallel {rollout.tensor_model_parallel_size})", servers, beside),
         ("rollout worker (asyncio)", workers.rollout_workers, "host CPU"),
-        (f"environment host ({workers.slots_per_host} episodes each)", workers.rollout_workers * workers.env_hosts, "host CPU"),
+        (
+            f"environment host ({workers.slots_per_host} episodes each)",
+            workers.rollout_workers * workers.env_hosts,
+            "host CPU",
+        ),
         ("driver", 1, "host CPU"),
     ]
 
@@ -120,10 +124,12 @@ def _device_memory(plan: Plan, config: DictConfig, settings: RunSettings, model:
     plan.checks.append(Check(f"training phase {training:.1f} GiB <= 90% of {total:.0f} GiB", training <= 0.9 * total,
                              "lower ppo_max_token_len_per_gpu, or set optimizer_offload=true"))  # fmt: skip
     sharded = states + reference
-    plan.checks.append(Check(f"server {serving:.1f} + sharded states {sharded:.1f} GiB <= {total:.0f} GiB", serving + sharded <= total,
+    rule = f"server {serving:.1f} + sharded states {sharded:.1f} GiB <= {total:.0f} GiB"
+    plan.checks.append(Check(rule, serving + sharded <= total,
                              "lower actor_rollout_ref.rollout.gpu_memory_utilization, or offload"))  # fmt: skip
     longest = settings.skill.max_prompt_length + settings.skill.max_tokens
-    plan.checks.append(Check(f"KV cache holds 8 analyses of {longest} tokens", cache * GIB >= 8 * longest * model.kv_bytes_per_token,
+    fits = cache * GIB >= 8 * longest * model.kv_bytes_per_token
+    plan.checks.append(Check(f"KV cache holds 8 analyses of {longest} tokens", fits,
                              "raise gpu_memory_utilization or tensor_model_parallel_size"))  # fmt: skip
 
 
@@ -134,7 +140,9 @@ def _host_memory(plan: Plan, config: DictConfig, settings: RunSettings, model: M
     logits = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu) * model.vocabulary * 12 / GIB * world
     hosts = workers.rollout_workers * workers.env_hosts
     environments = hosts * (0.35 + 0.005 * workers.slots_per_host)
-    processes = 1.2 * world + 0.9 * world + 0.7 * workers.rollout_workers + 1.2  # measured: rank, server, worker, driver + Ray
+    processes = (
+        1.2 * world + 0.9 * world + 0.7 * workers.rollout_workers + 1.2
+    )  # measured: rank, server, worker, driver + Ray
     needed = states + logits + environments + processes
     available = psutil.virtual_memory().available / GIB
     plan.memory = [

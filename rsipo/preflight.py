@@ -51,10 +51,14 @@ def version_problems(device: str) -> list[str]:
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            problems.append(f"{name} {wanted} is needed for device '{device}' and is not installed; see README, Installation")
+            problems.append(
+                f"{name} {wanted} is needed for device '{device}' and is not installed; see README, Installation"
+            )
             continue
         if found.split("+")[0] != wanted:
-            problems.append(f"{name} {found} is installed, {wanted} is supported; RSIPO_ANY_VERSION=1 tries it all the same")
+            problems.append(
+                f"{name} {found} is installed, {wanted} is supported; RSIPO_ANY_VERSION=1 tries it all the same"
+            )
     return [] if os.environ.get("RSIPO_ANY_VERSION") == "1" else problems
 
 
@@ -72,7 +76,9 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
     if settings.env.task_types is not None:
         known = {task.task_type for task in training}
         if unknown := sorted(set(settings.env.task_types) - known):
-            problems.append(f"env.task_types: no task of type {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+            problems.append(
+                f"env.task_types: no task of type {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            )
         training = [task for task in training if task.task_type in settings.env.task_types]
     if training and len(training) < settings.training.tasks_per_step:
         problems.append(
@@ -93,5 +99,7 @@ def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | N
 def _run_folder_problems(settings: RunSettings) -> list[str]:
     files = RunFiles(Path(settings.run.directory))
     if settings.run.resume == "never" and files.is_used():
-        return [f"{files.root} holds a run already: RSIPO_RESUME_MODE=auto resumes it, run.name=NAME starts another, or remove it"]
+        return [
+            f"{files.root} holds a run already: RSIPO_RESUME_MODE=auto resumes it, run.name=NAME starts another, or remove it"
+        ]
     return []

@@ -48,13 +48,24 @@ def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
     import ray
 
     temporary = Path(tempfile.mkdtemp(prefix="rsipo-ray-", dir="/tmp"))  # Ray's socket paths must stay short
-    arguments: dict[str, Any] = {"include_dashboard": False, "logging_level": "error", "log_to_driver": False, "_temp_dir": str(temporary)}
+    arguments: dict[str, Any] = {
+        "include_dashboard": False,
+        "logging_level": "error",
+        "log_to_driver": False,
+        "_temp_dir": str(temporary),
+    }
     if config.trainer.device == "cpu":
         # Logical resources: the processes take turns on the cores there are.
-        arguments |= {"num_cpus": 16 + 4 * int(config.trainer.n_gpus_per_node), "num_gpus": int(config.trainer.n_gpus_per_node)}
+        arguments |= {
+            "num_cpus": 16 + 4 * int(config.trainer.n_gpus_per_node),
+            "num_gpus": int(config.trainer.n_gpus_per_node),
+        }
         arguments |= {"object_store_memory": _OBJECT_STORE_BYTES}
     try:
-        with _deadline(_START_DEADLINE_S, "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"):
+        with _deadline(
+            _START_DEADLINE_S,
+            "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)",
+        ):
             ray.init(address="local", **arguments)
         yield
     except BaseException:

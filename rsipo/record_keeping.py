@@ -7,13 +7,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from verl_ext.trainer import TurnSample
 
 from agent_system.environments.base import EnvironmentSpec
 from agent_system.rollout.types import Episode
 from rsipo.audit import records as audit
 from rsipo.estimators import CheckResult
 from rsipo.execution_check import TaskRecord
+from verl_ext.trainer import TurnSample
 
 Metrics = dict[str, Any]
 
@@ -85,8 +85,10 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
         "funnel/state_matched": sum(record.state_matched is True for record, _ in checked),
         "funnel/rewarded": sum(result.skill_reward != 0 for _, result in checked),
     }
-    metrics |= success_metrics("teacher", ((record.task.task_type, replay) for record, _ in checked for replay in record.replays))
-    columns = {
+    metrics |= success_metrics(
+        "teacher", ((record.task.task_type, replay) for record, _ in checked for replay in record.replays)
+    )
+    columns: dict[str, list[float | None]] = {
         "gain": [result.gain for _, result in checked],
         "noise_variance": [result.noise_variance for _, result in checked],
         "shrinkage_weight": [result.shrinkage_weight for _, result in checked],

@@ -127,8 +127,11 @@ class RunSettings(_Section):
             UserError: naming the setting, its value and what is allowed.
         """
         sections = {name: section(config, name) for name in _SECTIONS}
-        settings = cls(**{name: _read(model, sections[name], name) for name, model in _SECTIONS.items()})
-        _read(AlgorithmSettings, {name: getattr(settings, name) for name in AlgorithmSettings.model_fields}, "algorithm")
+        values: dict[str, Any] = {name: _read(model, sections[name], name) for name, model in _SECTIONS.items()}
+        settings = cls(**values)
+        _read(
+            AlgorithmSettings, {name: getattr(settings, name) for name in AlgorithmSettings.model_fields}, "algorithm"
+        )
         return settings
 
     @property

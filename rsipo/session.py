@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -25,6 +25,11 @@ from rsipo.specs import make_spec
 from rsipo.summary import print_step, print_summary
 from rsipo.tasks import TaskSampler, by_type, panel
 
+if TYPE_CHECKING:
+    from rsipo.trainer import RSIPOTrainer
+    from verl_ext.phases import PhaseClock
+    from verl_ext.trainer import PPOSettings
+
 
 def run_training(config: DictConfig, settings: RunSettings) -> int:
     """Train as configured; returns the exit status. Failures that a user can act on are UserErrors."""
@@ -36,11 +41,10 @@ def run_training(config: DictConfig, settings: RunSettings) -> int:
 
 
 def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
+    from agent_system.rollout.pool import PhaseDeadline, WorkerLost
     from verl_ext.checkpoint import CheckpointError
     from verl_ext.cluster import ClusterError
     from verl_ext.trainer import TrainingFault
-
-    from agent_system.rollout.pool import PhaseDeadline, WorkerLost
 
     with _locked(files), _terminated_as_interrupt():
         console = RunConsole(files.log)
@@ -56,27 +60,39 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
 
 
 def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole) -> None:
-    from verl_ext.checkpoint import CheckpointStore
-    from verl_ext.cluster import PolicyCluster
     from verl_ext.phases import PhaseClock
-    from verl_ext.tracking import Trackers
 
+    clock = PhaseClock(lambda line: console.print(line, style="dim"), settings.logging.heartbeat)
+    console.print(f"Run folder: {files.root}")
+    with ExitStack() as stack:
+        with clock.phase("start Ray"):
+            stack.enter_context(ray_cluster(config, files.worker_logs))
+        trainer = stack.enter_context(open_trainer(config, settings, files, console, clock))
+        started = sum(seconds for name, seconds in clock.take().items() if name.startswith("seconds/"))
+        console.print(f"Started in {started:.0f} s.")
+        trainer.fit()
+
+
+@contextmanager
+def open_trainer(
+    config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole, clock: PhaseClock
+) -> Iterator[RSIPOTrainer]:
+    """A trainer with its workers, resumed where the settings say so. Ray must be running; the workers end with the block."""
     from rsipo.audit.records import AuditWriter
     from rsipo.trainer import RSIPOTrainer, loss_terms
+    from verl_ext.checkpoint import CheckpointStore
+    from verl_ext.cluster import PolicyCluster
+    from verl_ext.tracking import Trackers
 
     spec = make_spec(settings.env)
     training, held_out, _ = load_tasks(settings)
     held_out = panel(held_out, settings.evaluation.tasks)
+    console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks")
     checkpoints = CheckpointStore(files.checkpoints, settings.training.keep_checkpoints)
     latest = checkpoints.latest() if settings.run.resume == "auto" else None
     resumed_step = latest[0] if latest else None
-    clock = PhaseClock(lambda line: console.print(line, style="dim"), settings.logging.heartbeat)
-    console.print(f"Run folder: {files.root}")
-    console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks")
 
     with ExitStack() as stack:
-        with clock.phase("start Ray"):
-            stack.enter_context(ray_cluster(config, files.worker_logs))
         terms, skill_loss = loss_terms(settings.method)
         cluster = PolicyCluster(config, token_terms=terms, auxiliary_loss=skill_loss)
         stack.callback(cluster.shutdown)
@@ -114,12 +130,10 @@ def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: 
             with clock.phase("resume"):
                 trainer.resume()
             console.print(f"Resumed after step {trainer.step}.")
-        started = sum(seconds for name, seconds in clock.take().items() if name.startswith("seconds/"))
-        console.print(f"Started in {started:.0f} s.")
-        trainer.fit()
+        yield trainer
 
 
-def _loop_settings(settings: RunSettings):  # type: ignore[no-untyped-def]
+def _loop_settings(settings: RunSettings) -> PPOSettings:
     from verl_ext.trainer import PPOSettings
 
     training, evaluation = settings.training, settings.evaluation
@@ -181,7 +195,12 @@ def _player(
     def play(program: Any, tasks: Sequence[Task], step: int) -> list[Any]:
         results: dict[int, Any] = {}
         for index, result in pool.submit(
-            program, tasks, step, deadline_s=workers.phase_deadline, heartbeat_s=settings.logging.heartbeat / 2, on_heartbeat=beat
+            program,
+            tasks,
+            step,
+            deadline_s=workers.phase_deadline,
+            heartbeat_s=settings.logging.heartbeat / 2,
+            on_heartbeat=beat,
         ):
             results[index] = result
             clock.detail = f"{len(results)}/{len(tasks)} tasks"
@@ -190,7 +209,9 @@ def _player(
     return play
 
 
-def _evaluate(play: Callable[..., list[Any]], tasks: Sequence[Task], settings: RunSettings, step: int) -> dict[str, Any]:
+def _evaluate(
+    play: Callable[..., list[Any]], tasks: Sequence[Task], settings: RunSettings, step: int
+) -> dict[str, Any]:
     from agent_system.rollout.program import PanelEpisode
     from rsipo.record_keeping import success_metrics
 
@@ -203,7 +224,9 @@ def _evaluate(play: Callable[..., list[Any]], tasks: Sequence[Task], settings: R
 def _write_panel(path: Path, tasks: Sequence[Task]) -> None:
     """Which held-out tasks are evaluated, by id and hash, beside the numbers they give."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([{"task_id": task.task_id, "sha256": task.sha256} for task in tasks], indent=1), encoding="utf-8")
+    path.write_text(
+        json.dumps([{"task_id": task.task_id, "sha256": task.sha256} for task in tasks], indent=1), encoding="utf-8"
+    )
 
 
 @contextmanager
@@ -214,7 +237,9 @@ def _locked(files: RunFiles) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process is writing {files.root}; wait for it, or choose another run.name") from None
+            raise UserError(
+                f"another process is writing {files.root}; wait for it, or choose another run.name"
+            ) from None
         yield
 
 

@@ -61,7 +61,14 @@ def print_summary(console: RunConsole, rows: Sequence[Metrics], files: RunFiles)
         console.print(table)
     held_out = [row for row in rows if "evaluation/success" in row]
     if held_out:
-        table = Table("step", "success", "episodes", "turns", title="Held-out tasks, student, no skill in the prompt", title_justify="left")
+        table = Table(
+            "step",
+            "success",
+            "episodes",
+            "turns",
+            title="Held-out tasks, student, no skill in the prompt",
+            title_justify="left",
+        )
         for row in held_out:
             table.add_row(
                 str(row["step"]),

@@ -24,7 +24,9 @@ class TaskSampler:
 
     def __init__(self, tasks: Sequence[Task], per_step: int, seed: int) -> None:
         if len(tasks) < per_step:
-            raise UserError(f"{len(tasks)} training tasks for training.tasks_per_step={per_step}: lower it or add tasks")
+            raise UserError(
+                f"{len(tasks)} training tasks for training.tasks_per_step={per_step}: lower it or add tasks"
+            )
         self._tasks = sorted(tasks, key=lambda task: task.task_id)
         self._per_step = per_step
         self._seed = seed

@@ -8,21 +8,28 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from verl_ext.batch import Sample
-from verl_ext.cluster import PolicyCluster, UpdateReport
-from verl_ext.losses import AuxiliaryLoss, TokenTerm
-from verl_ext.trainer import AgentPPOTrainer, Metrics, PPOSettings, TrainingFault, TurnSample
 
 from agent_system.environments.base import EnvironmentSpec, Task
 from agent_system.rollout.types import Episode, Turn
 from rsipo.audit.records import AuditWriter
-from rsipo.estimators import CheckOutcome, CheckResult, EpisodeOutcome, StagedStatistics, TypeStatistics, evaluate_checks
+from rsipo.estimators import (
+    CheckOutcome,
+    CheckResult,
+    EpisodeOutcome,
+    StagedStatistics,
+    TypeStatistics,
+    evaluate_checks,
+)
 from rsipo.execution_check import SkillProgram, TaskRecord
 from rsipo.losses import gated_distillation, skill_policy_gradient
 from rsipo.prompts import ANALYSIS_PROMPT_VERSION
 from rsipo.record_keeping import audit_records, check_metrics, distillation_metrics, rollout_metrics
 from rsipo.settings import AlgorithmSettings, MethodSettings
 from rsipo.tasks import TaskSampler
+from verl_ext.batch import Sample
+from verl_ext.cluster import PolicyCluster, UpdateReport
+from verl_ext.losses import AuxiliaryLoss, TokenTerm
+from verl_ext.trainer import AgentPPOTrainer, Metrics, PPOSettings, TrainingFault, TurnSample
 
 Play = Callable[[Any, Sequence[Task], int], list[Any]]
 """(program, tasks, step) -> one result per task, in order."""
@@ -205,7 +212,9 @@ class RSIPOTrainer(AgentPPOTrainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["tasks"] != self._sampler.digest():
-            raise TrainingFault("the training tasks are not those of the checkpoint: restore the data, or start another run")
+            raise TrainingFault(
+                "the training tasks are not those of the checkpoint: restore the data, or start another run"
+            )
         super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
 

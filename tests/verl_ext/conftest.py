@@ -63,7 +63,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_samples() -> Callable:
-    """``make_samples(count, seed)``: ragged samples with all fields of PPO, KL, OPSD; scores near those of the policy."""
+    """``make_samples(count, seed)``: ragged samples with the fields of PPO, KL and OPSD, scored near the policy."""
     from verl_ext.batch import Sample
 
     def make(count: int, seed: int) -> list[Sample]:

@@ -13,7 +13,9 @@ from verl.utils import tensordict_utils as tu
 PADDING = -1
 """Stands for a zero-weight padding row where a plan holds row indices."""
 
-_CORE_FIELDS = frozenset({"prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask"})
+_RESERVED = frozenset(
+    {"prompts", "responses", "input_ids", "position_ids", "response_mask", "loss_mask", "temperature"}
+)
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ def check_samples(samples: Sequence[Sample], what: str, max_tokens: int | None =
                 )
         if sample.tokens.keys() != samples[0].tokens.keys() or sample.scalars.keys() != samples[0].scalars.keys():
             raise ValueError(f"{what} {index} has other fields than {what} 0: give every sample the same fields")
-        if clash := _CORE_FIELDS & (sample.tokens.keys() | sample.scalars.keys()):
+        if clash := _RESERVED & (sample.tokens.keys() | sample.scalars.keys()):
             raise ValueError(f"{what} {index}: the field name {min(clash)!r} is reserved")
 
 

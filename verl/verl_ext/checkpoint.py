@@ -55,7 +55,9 @@ class CheckpointStore:
             _sync_files(partial)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(f"checkpoint {final} was not written ({error}); free disk space and resume") from error
+            raise CheckpointError(
+                f"checkpoint {final} was not written ({error}); free disk space and resume"
+            ) from error
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
@@ -72,7 +74,9 @@ class CheckpointStore:
         try:
             state = json.loads((path / STATE).read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as error:
-            raise CheckpointError(f"checkpoint {path}: cannot read {STATE} ({error}); remove the folder to use an older one")
+            raise CheckpointError(
+                f"checkpoint {path}: cannot read {STATE} ({error}); remove the folder to use an older one"
+            )
         if not isinstance(state, dict):
             raise CheckpointError(f"checkpoint {path}: {STATE} is not an object; remove the folder to use an older one")
         return state

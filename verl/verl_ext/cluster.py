@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import psutil
 import ray
 import torch
 from omegaconf import DictConfig, OmegaConf
+from ray.actor import ActorHandle
 from ray.util.placement_group import remove_placement_group
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
@@ -130,15 +132,15 @@ class PolicyCluster:
 
     def shutdown(self) -> None:
         """Stop workers and servers and give their resources back; Ray itself goes on. Safe to call twice."""
-        actors = list(self._workers.workers) if self._workers is not None else []
-        if self._servers is not None:
-            actors += [server for replica in self._servers.get_replicas() for server in replica.servers]
-            actors.append(self._servers.global_load_balancer)
-        for actor in actors:
-            ray.kill(actor)
-        if self._pool is not None and self._pool.pgs is not None:
-            for group in self._pool.pgs:
-                remove_placement_group(group)
+        if ray.is_initialized():
+            actors = list(self._workers.workers) if self._workers is not None else []
+            if self._servers is not None:
+                actors += [*self._server_actors(), self._servers.global_load_balancer]
+            for actor in actors:
+                ray.kill(actor)
+            if self._pool is not None and self._pool.pgs is not None:
+                for group in self._pool.pgs:
+                    remove_placement_group(group)
         self._pool = self._workers = self._servers = None
 
     # ------------------------------------------------------------------ serving
@@ -171,8 +173,7 @@ class PolicyCluster:
 
         def synchronise() -> None:
             self._sync.update_weights(version)
-            calls = [server.clear_kv_cache.remote() for replica in self._sync.replicas for server in replica.servers]
-            ray.get(calls)
+            ray.get([server.clear_kv_cache.remote() for server in self._server_actors()])
 
         try:
             _within(timeout_s, f"sync of weights {version}", synchronise)
@@ -298,10 +299,19 @@ class PolicyCluster:
         return self._started().export_state()[0]
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of every training worker."""
-        return {f"worker_{rank}": rss for rank, rss in enumerate(self._started().resident_bytes())}
+        """Resident bytes of the driver, every training worker and every rollout server, each with its child processes."""
+        self._started()
+        actors = {f"worker_{rank}": actor for rank, actor in enumerate(self._workers.workers)}
+        actors |= {f"server_{index}": actor for index, actor in enumerate(self._server_actors())}
+        sizes = ray.get([actor.__ray_call__.remote(_resident_bytes) for actor in actors.values()])
+        return {"driver": psutil.Process().memory_info().rss} | dict(zip(actors, sizes, strict=True))
 
     # ------------------------------------------------------------------ parts
+
+    def _server_actors(self) -> list[ActorHandle]:
+        if self._servers is None:
+            return []
+        return [server for replica in self._servers.get_replicas() for server in replica.servers]
 
     def _started(self) -> Any:
         if self._workers is None:
@@ -327,6 +337,11 @@ def _require(names: set[str], samples: Sequence[Sample], what: str) -> None:
         raise ValueError(f"the {what} lack the field {min(missing)!r}")
 
 
+def _resident_bytes(_actor: Any) -> int:
+    process = psutil.Process()
+    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+
+
 def _within(timeout_s: float | None, what: str, call: Callable[[], T]) -> T:
     """Run ``call`` in a thread and stop waiting after ``timeout_s`` seconds: Ray's waits have no common deadline."""
     result: list[T] = []
@@ -342,7 +357,7 @@ def _within(timeout_s: float | None, what: str, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():
-        raise ClusterTimeout(f"{what} did not end within {timeout_s:.0f} s")
+        raise ClusterTimeout(f"{what} did not end within {timeout_s:g} s")
     if failure:
         raise failure[0]
     return result[0]

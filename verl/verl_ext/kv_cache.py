@@ -100,10 +100,11 @@ class KVWindow:
         holes = sorted(row for row in rows if row < kept)
         movers = [row for row in range(kept, len(self)) if row not in rows]
         if holes:
-            live = slice(self.low, self.end)
+            to_rows, from_rows = torch.tensor(holes), torch.tensor(movers)
             for layer in self._layers:
-                layer.keys[holes, :, live] = layer.keys[movers, :, live]
-                layer.values[holes, :, live] = layer.values[movers, :, live]
+                for buffer in (layer.keys, layer.values):
+                    live = buffer[:, :, self.low : self.end]
+                    live.index_copy_(0, to_rows, live.index_select(0, from_rows))
         moves = list(zip(holes, movers, strict=True))
         for to, origin in moves:
             self._starts[to] = self._starts[origin]

@@ -129,7 +129,9 @@ class AgentPPOTrainer:
     def score(self, turns: Sequence[TurnSample]) -> Metrics:
         """Add old and reference log-probabilities and advantages to the samples."""
         if not turns:
-            raise TrainingFault("no episode of this step survived, so there is nothing to train on: see the failures above")
+            raise TrainingFault(
+                "no episode of this step survived, so there is nothing to train on: see the failures above"
+            )
         with self.clock.phase("log_probs"):
             pairs = [(turn.sample.prompt_ids, turn.sample.response_ids) for turn in turns]
             old = self.cluster.log_probs(pairs, temperature=self.settings.temperature)
@@ -183,16 +185,21 @@ class AgentPPOTrainer:
         """Means over the mini-batches, and the first one's PPO ratio by itself: on-policy, it should be one."""
         names = sorted({name for metrics in report.mini_batches for name in metrics})
         means = {
-            name: float(np.mean([metrics[name] for metrics in report.mini_batches if name in metrics])) for name in names
+            name: float(np.mean([metrics[name] for metrics in report.mini_batches if name in metrics]))
+            for name in names
         }
         first = {f"first_mini_batch/{name}": value for name, value in report.mini_batches[0].items() if "ratio" in name}
-        return means | first | {
-            "update/mini_batches": len(report.mini_batches),
-            "update/grad_norm": float(np.mean(report.grad_norms)),
-            "update/grad_norm_max": float(np.max(report.grad_norms)),
-            "update/applied": report.applied,
-            "update/learning_rate": report.learning_rate,
-        }
+        return (
+            means
+            | first
+            | {
+                "update/mini_batches": len(report.mini_batches),
+                "update/grad_norm": float(np.mean(report.grad_norms)),
+                "update/grad_norm_max": float(np.max(report.grad_norms)),
+                "update/applied": report.applied,
+                "update/learning_rate": report.learning_rate,
+            }
+        )
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -202,7 +209,9 @@ class AgentPPOTrainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["seed"] != self.settings.seed:
-            raise TrainingFault(f"the checkpoint was made with run.seed={state['seed']}, not {self.settings.seed}; use that seed")
+            raise TrainingFault(
+                f"the checkpoint was made with run.seed={state['seed']}, not {self.settings.seed}; use that seed"
+            )
         self.step = int(state["step"])
 
     def save(self) -> Path:

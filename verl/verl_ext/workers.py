@@ -6,13 +6,11 @@ The same classes run on GPUs and on the CPU platform; only the process group is 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, register
@@ -195,11 +193,6 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         for _ in full:
             pass
         return {}
-
-    @register(dispatch_mode=Dispatch["ONE_TO_ALL"])
-    def resident_bytes(self) -> int:
-        """Resident memory of this process."""
-        return psutil.Process(os.getpid()).memory_info().rss
 
     def _worker(self, role: str) -> AgentTrainingWorker:
         worker = self.ref if role == "reference" else self.actor

@@ -1,5 +1,8 @@
-"""One ALFWorld game at a time, through TextWorld's PDDL environment. Created once and reloaded: every new PDDL
-environment maps its own copy of the Fast Downward library, which is never unmapped."""
+"""One ALFWorld game at a time, through TextWorld's PDDL environment.
+
+An engine is created once and reloaded: each maps its own 34 MB copy of the Fast Downward library, made in ``TMPDIR`` and
+never unmapped (unmapping crashes Python at exit).
+"""
 
 from __future__ import annotations
 

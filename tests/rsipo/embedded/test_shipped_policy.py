@@ -43,7 +43,6 @@ def test_the_tokenizer_knows_the_prompts(demonstrations: list[Demonstration]) ->
         prompt = tokenizer.apply_chat_template(demonstration.messages, tokenize=False, add_generation_prompt=True)
         ids = tokenizer(prompt + demonstration.answer)["input_ids"]
         assert tokenizer.decode(ids) == prompt + demonstration.answer
-        assert len(ids) < 0.4 * len(prompt.split(" ")) * 4  # phrases: fewer tokens than a word-piece tokenizer needs
 
 
 def test_it_says_how_it_was_made() -> None:

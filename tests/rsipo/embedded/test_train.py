@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -41,8 +43,6 @@ def test_masks_cover_the_response_and_the_prompt_once() -> None:
 
 @pytest.mark.parametrize("budget", [10, 100, 1_000])
 def test_batches_hold_every_sample_once_within_the_budget(budget: int) -> None:
-    import random
-
     samples = [Sample(np.full(length, length, dtype=np.uint16), 1) for length in range(2, 40)]
     seen: list[int] = []
     for batch in _batches(samples, budget, random.Random(0)):

@@ -104,10 +104,14 @@ def test_patches_are_gone_after_use_even_after_an_error() -> None:
             vars(Rule)["parse_conjunctive_query"],
         )
 
+    def fail_while_patched() -> None:
+        with patches.applied(TranslationCache()):
+            assert all(a is not b for a, b in zip(before, now(), strict=True))
+            raise ZeroDivisionError
+
     before = now()
-    with pytest.raises(ZeroDivisionError), patches.applied(TranslationCache()):
-        assert all(a is not b for a, b in zip(before, now(), strict=True))
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        fail_while_patched()
     assert all(a is b for a, b in zip(before, now(), strict=True))
 
 
