@@ -60,7 +60,8 @@ def main() -> None:
 
     spec = AlfworldSpec(arguments.data_root, max_turns=MAX_TURNS)
     tasks = spec.tasks(arguments.split)
-    chosen = tasks[:: max(1, len(tasks) // arguments.games)][: arguments.games]
+    count = min(arguments.games, len(tasks))
+    chosen = [tasks[number * len(tasks) // count] for number in range(count)]
     environment = spec.make()
     games, skipped = [], 0
     for task in chosen:
@@ -72,6 +73,7 @@ def main() -> None:
         print(f"{len(games):3d} {games[-1]['student']} {games[-1]['teacher']} {task.task_id}", flush=True)
     source = f"scripted player on real ALFWorld games ({len(games)} of split {arguments.split}, {skipped} skipped)"
     lines = ",\n".join(json.dumps(game) for game in games)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(f'{{"source": {json.dumps(source)}, "max_turns": {MAX_TURNS}, "games": [\n{lines}\n]}}\n')
 
 

@@ -37,7 +37,8 @@ def train(seed: int, arguments: argparse.Namespace) -> RunFiles:
     rows = read_metrics(files.metrics)
     if not rows or rows[-1]["step"] < arguments.steps:
         command = [
-            sys.executable, "-m", "rsipo.cli", "train", f"run.name={name}", f"run.seed={seed}", f"training.steps={arguments.steps}",
+            sys.executable, "-m", "rsipo.cli", "train", f"run.name={name}", f"run.seed={seed}",
+            f"training.steps={arguments.steps}",
             "evaluation.at_start=true", "evaluation.at_end=true", "evaluation.every=0",
             f"evaluation.repeats={arguments.repeats}", "run.resume=auto", *arguments.overrides,
         ]  # fmt: skip

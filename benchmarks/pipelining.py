@@ -37,6 +37,7 @@ from agent_system.rollout.program import RolloutSettings, TaskContext
 from agent_system.rollout.prompting import Prompter
 from agent_system.rollout.scripted import Request, ScriptedOutput
 from agent_system.rollout.seeds import derive_seed
+from agent_system.rollout.types import Episode
 from agent_system.rollout.worker import RolloutWorker
 from rsipo.execution_check import SkillProgram, TaskRecord
 from rsipo.settings import SkillSettings
@@ -205,8 +206,14 @@ class SeparateCheck:
         record.split = split(
             self.program.num_rollouts, seed=context.settings.run_seed, step=context.step, task_id=task.task_id
         )
-        await self.program.execution_check(record, context)
+        await self.program.execution_check([_over(episode) for episode in record.episodes], record, context)
         return record
+
+
+def _over(episode: Episode) -> asyncio.Future[Episode]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(episode)
+    return future
 
 
 def draw_step(games: Sequence[Mapping[str, Any]], count: int, step: int) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from dotenv import load_dotenv
 
 from rsipo.problems import UserError
 
@@ -38,7 +39,7 @@ def train(
         bool, typer.Option("--dry-run", help="Print configuration, placement, sizes, memory; start nothing.")
     ] = False,
 ) -> None:
-    """Train. With no argument: the embedded run on generated games (about ten minutes on two cores)."""
+    """Train. With no argument: the embedded run on generated games, made for two CPU cores."""
     from rsipo.launch import train_command
 
     raise typer.Exit(train_command([*(arguments or []), *context.args], dry_run=dry_run))
@@ -96,6 +97,7 @@ def warm_start(
 
 def main() -> None:
     """Entry point: user errors and Ctrl-C are one line, not a traceback."""
+    load_dotenv(Path(".env"))  # the environment wins over the file
     try:
         app()
     except UserError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,8 +84,8 @@ class TaskRecord:
 class SkillProgram:
     """The ``TaskProgram`` of RSIPO, and with parts switched off of SEED and GRPO.
 
-    The skill of a rollout is written as soon as that rollout is over, and the execution check starts as soon as all of
-    the task's rollouts are: neither waits for other tasks.
+    Nothing waits for other tasks, nor longer than it must for its own: the skill of a rollout is written when that
+    rollout is over, and the execution check starts when the evidence trajectory is certain.
 
     Attributes:
         num_rollouts: G; even where ``check`` is on.
@@ -115,22 +116,25 @@ class SkillProgram:
             record.skills = await gather([self._own_skill(rollout, record, context) for rollout in rollouts])
             record.seconds["skills"] = time.perf_counter() - start
 
-        async def check() -> None:
+        async def collect() -> None:
             record.episodes = list(await asyncio.gather(*rollouts))
             record.seconds["rollouts"] = time.perf_counter() - start
-            if self.check:
-                await self.execution_check(record, context)
-                record.seconds["check"] = time.perf_counter() - start
 
-        await gather([write_skills(), check()])
+        async def check() -> None:
+            await self.execution_check(rollouts, record, context)
+            record.seconds["check"] = time.perf_counter() - start
+
+        await gather([write_skills(), collect(), *([check()] if self.check else [])])
         return record
 
-    async def execution_check(self, record: TaskRecord, context: TaskContext) -> None:
+    async def execution_check(
+        self, rollouts: Sequence[asyncio.Future[Episode]], record: TaskRecord, context: TaskContext
+    ) -> None:
         """Evidence, rewritten skill, replays; fills ``record``, whose split was drawn before any outcome was known."""
-        record.evidence_index = choose_evidence(record.split, record.episodes)
-        if record.evidence_index is None:
+        evidence = await _evidence(record.split, rollouts)
+        if evidence is None:
             return
-        evidence = record.episodes[record.evidence_index]
+        record.evidence_index = evidence.index
         record.rewrite, _ = await self._write(evidence, self.skill.rewrite_temperature, "rewrite/0", record, context)
         if record.rewrite is None or not record.rewrite.valid:
             return
@@ -212,6 +216,20 @@ class SkillProgram:
             leaks_answer=skill.leaks_answer,
         )
         return writing, prompts
+
+
+async def _evidence(parts: Split, rollouts: Sequence[asyncio.Future[Episode]]) -> Episode | None:
+    """What ``choose_evidence`` chooses, without waiting for rollouts that can no longer change it.
+
+    The choice is the first success in the split's random order: once that one is over, later ones do not matter.
+    """
+    seen: list[Episode] = []
+    for index in parts.evidence:
+        seen.append(await rollouts[index])
+        if seen[-1].status == "ok" and seen[-1].success:
+            break
+    chosen = choose_evidence(Split(evidence=tuple(range(len(seen))), control=()), seen)
+    return None if chosen is None else seen[chosen]
 
 
 async def _teacher_prompts(episode: Episode, skill: str, context: TaskContext) -> list[np.ndarray]:

@@ -13,14 +13,14 @@ from agent_system.environments.alfworld.check import check_games
 from agent_system.environments.alfworld.generator import GenerationReport, generate_games, parse_knobs
 from rsipo.problems import UserError
 
-#: split -> number of games of the embedded run.
-EMBEDDED_GAMES = {"train": 500, "valid_unseen": 60}
+#: split -> (number of games, first seed) of the embedded run. Its training games are none that the warm start was shown.
+EMBEDDED_GAMES = {"train": (500, 100_000), "valid_unseen": (60, 0)}
 
 
 def ensure_embedded_games(root: Path) -> None:
     """Generate the embedded run's tiny games, or find them already there."""
-    for split, count in EMBEDDED_GAMES.items():
-        report = _generate(root, split=split, count=count, size="tiny", seed=0)
+    for split, (count, seed) in EMBEDDED_GAMES.items():
+        report = _generate(root, split=split, count=count, size="tiny", seed=seed)
         if report.status != "reused":
             Console(soft_wrap=True).print(f"{report.count} {split} games {report.status} in {root}", markup=False)
 

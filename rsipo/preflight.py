@@ -66,7 +66,9 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
     """Training tasks, held-out tasks, and what is wrong with either."""
     spec, problems = make_spec(settings.env), []
     found: dict[str, list[Task]] = {}
-    for split in (settings.env.train_split, settings.evaluation.split):
+    evaluated = settings.evaluation.every or settings.evaluation.at_start or settings.evaluation.at_end
+    found[settings.evaluation.split] = []
+    for split in {settings.env.train_split, *([settings.evaluation.split] if evaluated else [])}:
         try:
             found[split] = list(spec.tasks(split))
         except (FileNotFoundError, ValueError, EnvironmentFault) as error:

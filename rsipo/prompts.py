@@ -60,7 +60,7 @@ def analysis_messages(
         episode: finished, with at least one turn.
         benchmark: ``alfworld`` or ``search``; search asks for a general strategy that does not leak the answer.
         profile: wording. ``compact`` ignores ``repeat_format``.
-        repeat_format: restate the output format after the trajectory.
+        repeat_format: restate the output format after the trajectory; on search only, as in the paper.
 
     Raises:
         ValueError: unknown benchmark or profile.
@@ -144,7 +144,7 @@ def _full(episode: Episode, benchmark: str, repeat_format: bool, shortened: int,
     ]
     if benchmark == "search":
         parts.append(_ON_SEARCH)
-    parts.append(_FORMAT if repeat_format else "Answer with the JSON object only.")
+    parts.append(_FORMAT if repeat_format and benchmark == "search" else "Answer with the JSON object only.")
     return "\n\n".join(parts)
 
 

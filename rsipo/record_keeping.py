@@ -45,11 +45,13 @@ def rollout_metrics(records: Sequence[TaskRecord], spec: EnvironmentSpec) -> Met
     metrics = success_metrics("student", played)
     rewards = [spec.success_reward * episode.success for _, episode in played if episode.status == "ok"]
     metrics["student/reward"] = fmean(rewards) if rewards else 0.0
+    metrics["skill/lost"] = sum(len(record.errors) for record in records)
     written = [skill for record in records for skill in record.skills if skill is not None]
     if written:
         metrics |= {
             "skill/written": len(written),
             "skill/valid": fmean(skill.valid for skill in written),
+            "skill/leaks": sum(skill.leaks_answer for skill in written),
             "skill/tokens": fmean(len(skill.response_ids) for skill in written),
         }
     return metrics
@@ -78,6 +80,7 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
     valid = [record for record in rewritten if record.rewrite is not None and record.rewrite.valid]
     metrics: Metrics = {
         "funnel/tasks": len(checked),
+        "funnel/rollouts": sum(episode.status == "ok" for record, _ in checked for episode in record.episodes),
         "funnel/evidence": sum(record.evidence_index is not None for record, _ in checked),
         "funnel/skill_parsed": sum(record.rewrite is not None and bool(record.rewrite.skill) for record in rewritten),
         "funnel/skill_valid": len(valid),
@@ -101,7 +104,7 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
         if values:
             metrics[f"check/{name}"] = fmean(values)
     trusts = [result.trust for _, result in checked]
-    metrics |= {"check/trust_min": min(trusts), "check/trust_max": max(trusts)}
+    metrics |= {f"check/trust_p{share}": float(np.percentile(trusts, share)) for share in (0, 10, 50, 90, 100)}
     for record, result in checked:
         metrics[f"check/type_mean/{record.task.task_type}"] = result.type_mean
     return metrics

@@ -42,10 +42,6 @@ class RunFiles:
         return self.main / "worker-logs"
 
     @property
-    def transcripts(self) -> Path:
-        return self.main / "transcripts"
-
-    @property
     def audit(self) -> Path:
         return self.root / "rsipo-audit"
 

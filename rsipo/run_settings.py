@@ -82,7 +82,6 @@ class LoggingSection(_Section):
     trackers: list[str]
     project: str
     heartbeat: float = Field(gt=0)
-    transcripts: bool
 
 
 class EnvSection(_Section):

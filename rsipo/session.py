@@ -44,13 +44,14 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
     from agent_system.rollout.pool import PhaseDeadline, WorkerLost
     from verl_ext.checkpoint import CheckpointError
     from verl_ext.cluster import ClusterError
+    from verl_ext.phases import PhaseTimeout
     from verl_ext.trainer import TrainingFault
 
     with _locked(files), _terminated_as_interrupt():
         console = RunConsole(files.log)
         try:
             _train(config, settings, files, console)
-        except (CheckpointError, ClusterError, TrainingFault, PhaseDeadline, WorkerLost) as error:
+        except (CheckpointError, ClusterError, PhaseTimeout, TrainingFault, PhaseDeadline, WorkerLost) as error:
             raise UserError(
                 f"{error} (run folder: {files.root}, workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
             ) from error
@@ -62,7 +63,9 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
 def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole) -> None:
     from verl_ext.phases import PhaseClock
 
-    clock = PhaseClock(lambda line: console.print(line, style="dim"), settings.logging.heartbeat)
+    clock = PhaseClock(
+        lambda line: console.print(line, style="dim"), settings.logging.heartbeat, settings.workers.phase_deadline
+    )
     console.print(f"Run folder: {files.root}")
     with ExitStack() as stack:
         with clock.phase("start Ray"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Create (or reuse) a virtual environment with the locked CPU dependencies and this project in editable mode.
 #   bash scripts/setup.sh [DIRECTORY]        default: .venv
-# Environment: PYTHON (an interpreter, 3.10-3.12), RSIPO_TORCH_INDEX (where to take a CPU build of torch from).
+# Environment: PYTHON (a Python 3.11 interpreter), RSIPO_TORCH_INDEX (where to take a CPU build of torch from).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,14 +15,14 @@ if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then exit 0; fi
 
 python=${PYTHON:-}
 if [[ -z $python ]]; then
-  for candidate in python3.11 python3 python3.12 python3.10; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(not (3, 11) == sys.version_info[:2])' 2>/dev/null; then
+  for candidate in python3.11 python3 python; do
+    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
       python=$candidate; break
     fi
   done
 fi
 [[ -n $python ]] || fail "the locked CPU environment is for Python 3.11, which was not found; install it or set PYTHON=/path/to/python3.11"
-"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' || fail "$python is $("$python" -V 2>&1); RSIPO needs Python 3.10-3.12"
+"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || fail "$python is $("$python" -V 2>&1); the locked CPU environment is for Python 3.11"
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "$python has no venv module; on Debian: apt-get install python3-venv"
 command -v g++ >/dev/null || fail "fast-downward-textworld is built from source and needs a C++ compiler; on Debian: apt-get install build-essential"
 free_kib=$(df -Pk . | awk 'NR == 2 {print $4}')

@@ -22,7 +22,7 @@ from agent_system.rollout.seeds import derive_seed
 from agent_system.rollout.types import Episode, Sampling, Turn
 
 INVALID_ACTION = "invalid action"
-"""Played in place of a response that broke the format: no environment knows it, so nothing happens; the turn counts."""
+"""Played for an empty response: no environment knows it, so nothing happens; the turn counts."""
 
 
 class EnvSession(Protocol):
@@ -120,7 +120,7 @@ class _Player:
         sampling = replace(self.sampling, seed=derive_seed(*self.seed_parts, context.step))
         generation = await self.policy.generate(prompt_ids, sampling, self.request_id)
         projected = self.spec.project(generation.text)
-        action = projected.text if projected.valid else INVALID_ACTION
+        action = projected.text or INVALID_ACTION
         result = await self.session.step(action)
         valid = projected.valid and (result.admissible or not self.spec.inadmissible_is_invalid)
         return Turn(context, generation, action, action_valid=valid, admissible=result.admissible), result

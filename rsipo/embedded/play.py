@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalLM
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from agent_system.environments.base import EnvironmentSpec, PromptContext, Task
 from agent_system.rollout.episode import INVALID_ACTION
@@ -46,8 +46,15 @@ class Policy:
         self.tokenizer.padding_side = "left"
         texts = [self.tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
         inputs = self.tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
-        sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
-        output = self.model.generate(**inputs, max_new_tokens=max_tokens, do_sample=temperature > 0, **sampling)
+        sampling = GenerationConfig(
+            max_new_tokens=max_tokens,
+            do_sample=temperature > 0,
+            temperature=temperature if temperature > 0 else 1.0,
+            top_k=0,
+            eos_token_id=self.tokenizer.eos_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
+        )
+        output = self.model.generate(**inputs, generation_config=sampling)  # type: ignore[misc]
         answers = output[:, inputs["input_ids"].shape[1] :]
         finished = (answers == self.tokenizer.eos_token_id).any(dim=1).tolist()
         decoded = self.tokenizer.batch_decode(answers, skip_special_tokens=True)

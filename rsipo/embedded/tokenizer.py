@@ -57,7 +57,12 @@ def train_tokenizer(
     """
     vocab, merges = _train_bpe(texts, vocabulary)
     tokenizer = Qwen2Tokenizer(
-        vocab=vocab, merges=merges, unk_token=PAD, eos_token=END, pad_token=PAD, model_max_length=4096
+        vocab=vocab,
+        merges=merges,  # type: ignore[arg-type]  # pairs are what the backend takes
+        unk_token=PAD,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=4096,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.padding_side = "left"

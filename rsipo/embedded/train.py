@@ -78,7 +78,6 @@ def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> Qwen2ForCau
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
     )
     return Qwen2ForCausalLM(config)
 

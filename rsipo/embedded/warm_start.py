@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -130,10 +131,8 @@ def _generate(folder: Path, games: Games, seed: int, progress: ReportProgress) -
     for size, split, count in wanted:
         if count > 0:
             roots[size] = folder / size
-            generate_games(
-                roots[size], split=split, count=count, size=size, seed=seed,
-                progress=lambda done, total, stage=f"generate {size}": progress(stage, done, total),
-            )  # fmt: skip
+            report = partial(progress, f"generate {size} {split}")
+            generate_games(roots[size], split=split, count=count, size=size, seed=seed, progress=report)
     return roots
 
 
@@ -178,5 +177,5 @@ def _train(
 def _save(policy: Policy, out: Path) -> None:
     """Half the size in bfloat16; whoever trains it loads it in float32."""
     out.mkdir(parents=True, exist_ok=True)
-    policy.model.to(torch.bfloat16).save_pretrained(out)
+    policy.model.bfloat16().save_pretrained(out)
     policy.tokenizer.save_pretrained(out)

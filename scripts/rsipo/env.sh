@@ -1,15 +1,16 @@
 # Sourced by every script here: paths from .env, a Python environment, and thread settings. Defines `rsipo_root`.
 rsipo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
+# What is set already wins over .env.
 if [[ -f $rsipo_root/.env ]]; then
-  set -a
-  # shellcheck disable=SC1091
-  source "$rsipo_root/.env"
-  set +a
+  while IFS='=' read -r rsipo_name rsipo_value; do
+    [[ $rsipo_name =~ ^[A-Za-z_][A-Za-z0-9_]*$ && -z ${!rsipo_name+set} ]] || continue
+    rsipo_value=${rsipo_value%\"} rsipo_value=${rsipo_value#\"}
+    export "$rsipo_name=${rsipo_value/#\~/$HOME}"
+  done <"$rsipo_root/.env"
 fi
 export RSIPO_WORK=${RSIPO_WORK:-$rsipo_root/outputs}
 export MODELS_ROOT=${MODELS_ROOT:-$RSIPO_WORK/models}
-export SEARCH_DATA=${SEARCH_DATA:-$RSIPO_WORK/data/search}
 
 # Two processes with spinning OpenMP threads on two cores slow each other tenfold.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}

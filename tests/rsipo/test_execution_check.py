@@ -25,7 +25,7 @@ from agent_system.rollout.scripted import ScriptedPolicy
 from agent_system.rollout.worker import RolloutWorker
 from rsipo.execution_check import PROMPT_TOO_LONG, SkillProgram
 from rsipo.settings import SkillSettings
-from rsipo.split import split
+from rsipo.split import choose_evidence, split
 
 SKILL = 'Search every "closed" place first, then bring the object home.'
 RULE = "Do not look around for ever; open the next place instead."
@@ -103,7 +103,7 @@ def loop():
 
 @pytest.fixture(scope="module")
 def sessions(spec):
-    return LocalEnvPool(spec, 3)
+    return LocalEnvPool(spec, 5)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_the_whole_check(play, tasks, walkthroughs, prompter, spec):
     assert {replay.fingerprint for replay in record.replays} == {record.episodes[0].fingerprint}
     assert (record.replay_matched, record.state_matched) == ([True, True], True)
     assert record.errors == []
-    assert record.seconds["rollouts"] <= record.seconds["check"]
+    assert set(record.seconds) == {"rollouts", "skills", "check"}
 
     assert {request.temperature for request in policy.of("student/") + policy.of("replay/")} == {1.0}
     assert {request.temperature for request in policy.of("skill/")} == {0.0}
@@ -171,6 +171,12 @@ def test_teacher_prompts_are_the_turns_prompts_with_the_episodes_own_skill(play,
             expected = prompter.teacher_prompt(spec, turn.context, writing.skill)
             np.testing.assert_array_equal(turn.teacher_prompt_ids, expected)
             assert len(turn.teacher_prompt_ids) > len(turn.generation.prompt_ids)
+
+
+@pytest.mark.parametrize("winners", [(), (0,), (1,), (0, 1), (2,), (0, 1, 2, 3)])
+def test_the_evidence_is_chosen_as_the_rule_says(play, tasks, walkthroughs, winners):
+    record = play(PROGRAM, tasks[0], Policy(walkthroughs, {f"student/{index}" for index in winners}))
+    assert record.evidence_index == choose_evidence(record.split, record.episodes)
 
 
 def test_an_invalid_skill_teaches_nobody_and_is_not_replayed(play, tasks, walkthroughs):
@@ -302,6 +308,24 @@ def test_a_skill_is_written_as_soon_as_its_rollout_ends(play, tasks, walkthrough
         return players(request)
 
     assert all(writing is not None for writing in play(PROGRAM, tasks[0], policy).skills)
+
+
+def test_the_check_starts_when_the_evidence_is_certain(play, tasks, walkthroughs):
+    """The first of the evidence succeeds: the others cannot end before a replay was asked for."""
+    first, second = evidence_of(tasks[0])
+    asked = asyncio.Event()
+    players = Policy(walkthroughs, {f"student/{first}", f"student/{second}"})
+
+    async def policy(request):
+        if request.purpose.startswith("replay/"):
+            asked.set()
+        elif request.purpose.startswith("student/") and request.purpose != f"student/{first}":
+            await asked.wait()
+        return players(request)
+
+    record = play(PROGRAM, tasks[0], policy)
+    assert record.evidence_index == first
+    assert [replay.status for replay in record.replays] == ["ok", "ok"]
 
 
 def test_an_analysis_that_never_comes_is_given_up(play, tasks, walkthroughs):

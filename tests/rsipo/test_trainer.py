@@ -92,7 +92,7 @@ def test_a_step_trains_writes_an_audit_that_holds_and_logs_what_happened(two_ste
         assert row["first_mini_batch/ppo/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
         assert row["rollout/log_prob_gap_max"] < 1e-4
         assert row["skill/valid"] >= 0.5
-        assert 0 <= row["check/trust_min"] <= row["check/trust_max"] <= 2
+        assert 0 <= row["check/trust_p0"] <= row["check/trust_p100"] <= 2
     assert all(torch.isfinite(value).all() for value in state.values())
 
 

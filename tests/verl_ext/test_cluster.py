@@ -156,7 +156,7 @@ def test_a_lost_server_fails_the_sync_with_one_clear_error(cluster: Any) -> None
 def test_a_phase_without_an_end_is_given_up() -> None:
     from verl_ext.cluster import ClusterTimeout, _within
 
-    with pytest.raises(ClusterTimeout, match="sync did not end within 0.05 s"):
+    with pytest.raises(ClusterTimeout, match=r"sync did not end within 0\.05 s"):
         _within(0.05, "sync", threading.Event().wait)
     assert _within(None, "sync", lambda: 3) == 3
 

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import verl
 from verl.utils.device import get_device_name, get_nccl_backend
@@ -34,12 +32,11 @@ def test_entry_point_provides_the_platform() -> None:
     assert done.stdout.strip() == "cpu"
 
 
-@pytest.mark.parametrize("environment", [{}, {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_PLUGINS": "none"}])
-def test_another_platform_is_noticed(environment: dict[str, str]) -> None:
-    """Without the variable a CPU node is no CPU platform; with it but without the plugin there is no platform."""
-    done = _run("cpu", **environment)
+def test_another_platform_is_noticed() -> None:
+    """Without the variable the plugin keeps out of the way, and a run that wants the CPU says what is missing."""
+    done = _run("cpu")
     assert done.returncode != 0
-    assert "PlatformError" in done.stderr or "Unknown platform" in done.stderr
+    assert "set VERL_PLATFORM=cpu" in done.stderr
 
 
 def test_registered_name_and_collectives() -> None:

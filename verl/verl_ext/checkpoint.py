@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,7 @@ class CheckpointStore:
             write(partial)
             _write_json(partial / STATE, state)
             sizes = {str(path.relative_to(partial)): path.stat().st_size for path in _files(partial)}
-            if len(sizes) < 2:
-                raise CheckpointError(f"checkpoint {final}: no model file was written")
+            _verify(partial, final)
             _write_json(partial / MARKER, {"step": step, "files": sizes})
             _sync_files(partial)
         except OSError as error:
@@ -58,9 +58,12 @@ class CheckpointStore:
             raise CheckpointError(
                 f"checkpoint {final} was not written ({error}); free disk space and resume"
             ) from error
+        replaced = final.with_suffix(".replaced")
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(replaced)
         partial.rename(final)
+        _sync(self.directory)
+        shutil.rmtree(replaced, ignore_errors=True)
         self._prune()
         return final
 
@@ -112,10 +115,22 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True), encoding="utf-8")
 
 
+def _verify(directory: Path, final: Path) -> None:
+    """Every tensor file must be there and whole: torch's files are zip archives whose directory stands at the end."""
+    tensors = [path for path in _files(directory) if path.suffix == ".pt"]
+    broken = [path.name for path in tensors if not zipfile.is_zipfile(path)]
+    if not tensors or broken:
+        raise CheckpointError(f"checkpoint {final} was not written whole: {', '.join(broken) or 'no tensor file'}")
+
+
 def _sync_files(directory: Path) -> None:
     for path in [*_files(directory), directory]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

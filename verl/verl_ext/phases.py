@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,36 +11,56 @@ from contextlib import contextmanager
 import psutil
 
 
+class PhaseTimeout(TimeoutError):
+    """A phase did not end within its deadline."""
+
+
 class PhaseClock:
     """Times named phases and says, at a fixed interval, which one is running and how far it is.
+
+    Use it from the main thread: a phase past its deadline is ended by interrupting that thread.
 
     Args:
         say: prints one line.
         heartbeat_s: seconds between two signs of life within a phase.
+        deadline_s: seconds after which a phase is given up; None never does.
     """
 
-    def __init__(self, say: Callable[[str], None], heartbeat_s: float) -> None:
+    def __init__(self, say: Callable[[str], None], heartbeat_s: float, deadline_s: float | None = None) -> None:
         self._say = say
         self._heartbeat_s = heartbeat_s
+        self._deadline_s = deadline_s
         self._seconds: dict[str, float] = {}
         self.detail = ""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Run a block as phase ``name``. Set ``detail`` inside it to show progress in the heartbeat."""
+        """Run a block as phase ``name``. Set ``detail`` inside it to show progress in the heartbeat.
+
+        Raises:
+            PhaseTimeout: it took longer than the deadline.
+        """
         self.detail = ""
         started = time.monotonic()
-        finished = threading.Event()
+        finished, expired = threading.Event(), threading.Event()
 
         def beat() -> None:
             while not finished.wait(self._heartbeat_s):
+                elapsed = time.monotonic() - started
                 progress = f" ({self.detail})" if self.detail else ""
-                self._say(f"… {name}{progress}: {time.monotonic() - started:.0f} s")
+                self._say(f"… {name}{progress}: {elapsed:.0f} s")
+                if self._deadline_s is not None and elapsed > self._deadline_s and not expired.is_set():
+                    expired.set()
+                    _thread.interrupt_main()
 
         thread = threading.Thread(target=beat, daemon=True, name=f"heartbeat-{name}")
         thread.start()
         try:
             yield
+        except KeyboardInterrupt:
+            if expired.is_set():
+                raise PhaseTimeout(f"phase '{name}' did not end within {self._deadline_s:.0f} s") from None
+            raise
         finally:
             finished.set()
             thread.join()

@@ -104,7 +104,8 @@ class AgentPPOTrainer:
                 f"nothing to train: step {self.step} of {last} is already done; raise training.steps to go on, or evaluate"
             )
         if self.settings.evaluate_at_start and self.step == 0:
-            self._log(0, self._timed_evaluation(0))
+            metrics = self._timed_evaluation(0)
+            self._log(0, metrics | self.clock.take() | process_memory())
         for step in range(self.step + 1, last + 1):
             metrics = self.train_step(step)
             self.step = step

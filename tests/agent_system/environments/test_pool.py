@@ -200,7 +200,7 @@ def test_a_killed_host_is_replaced_and_its_episodes_go_on(
 
 def test_a_stuck_host_misses_its_deadline_and_is_replaced(spec: AlfworldSpec, tasks: list[Task]) -> None:
     async def main() -> None:
-        pool = EnvPool(spec, num_hosts=1, slots_per_host=2, call_deadline_s=1.0)
+        pool = EnvPool(spec, num_hosts=1, slots_per_host=2, call_deadline_s=3.0)
         session = await pool.acquire()
         await session.reset(tasks[0])
         first = await session.step("look")
