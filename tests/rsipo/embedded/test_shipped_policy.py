@@ -47,7 +47,7 @@ def test_the_tokenizer_knows_the_prompts(demonstrations: list[Demonstration]) ->
 
 def test_it_says_how_it_was_made() -> None:
     record = json.loads((EMBEDDED_POLICY / PROVENANCE).read_text())
-    assert record["command"].startswith("rsipo warm-start ")
+    assert record["recipe"]["tokens"] >= 1_000_000
     assert record["measured"]["games"] >= 60
 
 
