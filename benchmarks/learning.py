@@ -49,7 +49,7 @@ def train(seed: int, arguments: argparse.Namespace) -> RunFiles:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4, help="seeds 0, 1, … are trained")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=2, help="episodes per held-out game and evaluation")
     parser.add_argument("--name", default="learning")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")

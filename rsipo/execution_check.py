@@ -14,7 +14,7 @@ from agent_system.rollout.policy import PolicyFault
 from agent_system.rollout.program import TaskContext, gather
 from agent_system.rollout.prompting import PromptTooLong
 from agent_system.rollout.types import Episode, Sampling
-from rsipo.prompts import fit_analysis_messages
+from rsipo.prompts import AnalysisPromptTooLong, fit_analysis_messages
 from rsipo.settings import SkillSettings
 from rsipo.skills import read_skill_tokens
 from rsipo.split import Split, choose_evidence, split
@@ -177,18 +177,18 @@ class SkillProgram:
         Returns the writing (None, with an error in the record, where the answer was lost) and, if it is valid, the
         teacher's prompt of each of the episode's turns.
         """
-        messages = fit_analysis_messages(
-            episode,
-            max_tokens=self.skill.max_prompt_length,
-            count_tokens=lambda messages: len(context.prompter.encode(messages)),
-            benchmark=context.spec.name,
-            profile=self.skill.prompt_profile,
-            repeat_format=self.skill.repeat_format,
-        )
         sampling = Sampling(temperature, self.skill.max_tokens, seed=context.seed(purpose))
         try:
+            messages = fit_analysis_messages(
+                episode,
+                max_tokens=self.skill.max_prompt_length,
+                count_tokens=lambda messages: len(context.prompter.encode(messages)),
+                benchmark=context.spec.name,
+                profile=self.skill.prompt_profile,
+                repeat_format=self.skill.repeat_format,
+            )
             generation = await context.generate(messages, sampling, purpose=purpose)
-        except (PolicyFault, asyncio.TimeoutError) as fault:
+        except (AnalysisPromptTooLong, PolicyFault, asyncio.TimeoutError) as fault:
             record.errors.append(f"{purpose}: {str(fault) or 'no answer within its deadline'}")
             return None, []
         skill, mask = read_skill_tokens(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from agent_system.environments.alfworld.prompts import short_observation
 from agent_system.rollout.types import Episode, Turn
 from rsipo.settings import did_you_mean
 
@@ -168,7 +169,7 @@ def _compact(episode: Episode, shortened: int, omitted: int) -> str:
         if number <= omitted:
             continue
         if number > shortened:
-            lines.append(turn.context.observation.text)
+            lines.append(short_observation(turn.context.observation.text))
         lines.append(f"> {turn.action}" + ("" if turn.action_valid and turn.admissible else " (invalid)"))
     lines.append(f"Result: {'success' if episode.success else 'failure'}")
     lines.append("Write the procedure. JSON." if episode.success else "Write the rule. JSON.")

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,8 @@ def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
             "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)",
         ):
             ray.init(address="local", **arguments)
-        yield
+        with _signals_interrupt():
+            yield
     except BaseException:
         keep_worker_logs(temporary, logs)
         raise
@@ -88,3 +90,21 @@ def _deadline(seconds: int, message: str) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Make SIGTERM and Ctrl-C end the block in order, also where the shell had them ignored. Ray's own handler aborts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -47,7 +45,7 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
     from verl_ext.phases import PhaseTimeout
     from verl_ext.trainer import TrainingFault
 
-    with _locked(files), _terminated_as_interrupt():
+    with _locked(files):
         console = RunConsole(files.log)
         try:
             _train(config, settings, files, console)
@@ -244,20 +242,3 @@ def _locked(files: RunFiles) -> Iterator[None]:
                 f"another process is writing {files.root}; wait for it, or choose another run.name"
             ) from None
         yield
-
-
-@contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM end the run like Ctrl-C: workers stopped, nothing half-written."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

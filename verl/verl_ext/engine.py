@@ -5,11 +5,29 @@ from __future__ import annotations
 import warnings
 
 import torch
+import torch.nn.functional as F
 
 with warnings.catch_warnings():
     # veRL warns once for every engine that is not installed.
     warnings.filterwarnings("ignore", message=".*engine is not available.*")
     from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+    from verl.workers.engine.fsdp import transformer_impl
+
+from verl.utils.device import get_device_name
+
+
+def label_log_probs(logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
+    """Log-probabilities of ``labels`` [...] under ``logits`` [..., V], in the precision of the logits, float32 at least.
+
+    Without flash-attn veRL loops over the tokens, one autograd node each; on a CPU that costs more than the model.
+    """
+    flat = logits.reshape(-1, logits.shape[-1])
+    scores = -F.cross_entropy(flat.float() if flat.dtype.itemsize < 4 else flat, labels.reshape(-1), reduction="none")
+    return scores.view(labels.shape)
+
+
+if get_device_name() == "cpu":
+    transformer_impl.logprobs_from_logits = label_log_probs
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")

@@ -74,13 +74,14 @@ def _compact(context: PromptContext, history: Sequence[tuple[str, str]], skill: 
     if skill:
         lines.append(f"Skill: {skill}")
     for observation, action in history:
-        lines += [_short(observation), f"> {action}"]
+        lines += [short_observation(observation), f"> {action}"]
     actions = (a for a in context.observation.admissible_actions if not _hidden(a))
-    lines += [f"Now: {_short(context.observation.text)}", "Actions: " + " ".join(actions)]
+    lines += [f"Now: {short_observation(context.observation.text)}", "Actions: " + " ".join(actions)]
     return "\n".join(lines)
 
 
-def _short(observation: str) -> str:
+def short_observation(observation: str) -> str:
+    """The compact profile's form of an observation: the first one is just what there is to see."""
     return _ROOM.sub(r"You see \1", observation)
 
 

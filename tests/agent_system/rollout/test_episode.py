@@ -48,14 +48,20 @@ def test_with_a_skill_every_prompt_is_the_teachers(run, make_context, tasks, pla
         )
 
 
-def test_a_response_that_breaks_the_format_changes_nothing_and_counts(run, make_context, tasks, player, walkthroughs):
-    """The right action without the think block: not played."""
+def test_a_response_that_breaks_the_format_plays_its_action_and_pays(run, make_context, tasks, player, walkthroughs):
+    """The right action without the think block: played, as in the lineage, but every turn of it is invalid."""
     script = lambda request: player(request).removeprefix("<think>next</think>")  # noqa: E731
     episode = play(run, make_context(tasks[0], script))
+    assert (episode.status, episode.success) == ("ok", True)
+    assert episode.invalid_actions == episode.num_turns == len(walkthroughs[tasks[0].task_id])
+    assert all(turn.admissible for turn in episode.turns)
+
+
+def test_a_response_without_any_action_changes_nothing_and_counts(run, make_context, tasks):
+    episode = play(run, make_context(tasks[0], lambda request: ""))
     assert (episode.status, episode.success) == ("ok", False)
     assert episode.num_turns == episode.invalid_actions == 15
     assert {turn.action for turn in episode.turns} == {INVALID_ACTION}
-    assert not any(turn.admissible for turn in episode.turns)
     assert episode.final_observation == "Nothing happens."
     first, *later = (turn.context.observation.admissible_actions for turn in episode.turns)
     assert all(actions == first for actions in later)
