@@ -81,7 +81,7 @@ def train_command(arguments: Sequence[str], *, dry_run: bool) -> int:
         settings = RunSettings.from_config(config)
     if own_games and not dry_run:
         ensure_embedded_games(Path(settings.env.data_root))
-    model_name = request.model or EMBEDDED_POLICY.name
+    model_name = request.model or settings.policy.path
     plan, problems = inspect(config, settings, model_name, data_made_later=own_games and dry_run)
     if dry_run:
         print_plan(settings, config, plan, problems)

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from agent_system.environments.base import EnvironmentFault, Task
-from rsipo.models import PUBLISHED, ModelFacts, read_model
+from rsipo.models import PUBLISHED, ModelFacts, model_folder, read_model
 from rsipo.plan import GIB, Plan, free_disk_check, make_plan
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
@@ -92,7 +92,8 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
 
 def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | None]:
     try:
-        return read_model(Path(settings.policy.path)), None
+        path = Path(settings.policy.path)
+        return read_model(path if path.is_dir() else model_folder(name)), None
     except UserError as error:
         published = next((facts for marker, facts in PUBLISHED.items() if marker in name.lower()), None)
         return published, str(error)
