@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +63,10 @@ def check_command(directory: Path, *, play: bool) -> int:
         bar = progress.add_task("checking games", total=None)
         try:
             report = check_games(
-                directory, play=play, progress=lambda done, total: progress.update(bar, completed=done, total=total)
+                directory,
+                play=play,
+                processes=os.cpu_count() or 1,
+                progress=lambda done, total: progress.update(bar, completed=done, total=total),
             )
         except (FileNotFoundError, ValueError) as error:
             raise UserError(str(error)) from error
@@ -73,5 +77,7 @@ def check_command(directory: Path, *, play: bool) -> int:
     console.print(table)
     for problem in report.problems:
         console.print(f"{problem.path}: {problem.reason}", markup=False, highlight=False)
+    for split, (found, released) in report.incomplete.items():
+        console.print(f"{split}: {found} of the {released} games of the ALFWorld release", markup=False)
     console.print(f"{report.total} games, {len(report.problems)} problem(s)", markup=False)
     return 1 if report.problems else 0

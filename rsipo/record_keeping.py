@@ -17,12 +17,18 @@ from verl_ext.trainer import TurnSample
 
 Metrics = dict[str, Any]
 
+_ROUNDING = 1e-9  # a gain that equals its type mean leaves a reward of about 1e-17
+
 
 def success_metrics(prefix: str, played: Iterable[tuple[str, Episode]]) -> Metrics:
     """Success rate over the episodes that were not lost, in all and per task type, always with counts."""
     played = list(played)
     usable = [(task_type, episode) for task_type, episode in played if episode.status == "ok"]
-    metrics: Metrics = {f"{prefix}/episodes": len(usable), f"{prefix}/lost": len(played) - len(usable)}
+    metrics: Metrics = {
+        f"{prefix}/episodes": len(usable),
+        f"{prefix}/lost": len(played) - len(usable),
+        f"{prefix}/cut_short": sum(bool(episode.error) for _, episode in usable),
+    }
     if not usable:
         return metrics
     turns = [turn for _, episode in usable for turn in episode.turns]
@@ -86,7 +92,7 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
         "funnel/skill_valid": len(valid),
         "funnel/replayed": sum(any(replay.status == "ok" for replay in record.replays) for record, _ in checked),
         "funnel/state_matched": sum(record.state_matched is True for record, _ in checked),
-        "funnel/rewarded": sum(result.skill_reward != 0 for _, result in checked),
+        "funnel/rewarded": sum(abs(result.skill_reward) > _ROUNDING for _, result in checked),
     }
     metrics |= success_metrics(
         "teacher", ((record.task.task_type, replay) for record, _ in checked for replay in record.replays)

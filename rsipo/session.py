@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -99,7 +100,7 @@ def open_trainer(
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"):
             cluster.start()
-        play = _player(stack, settings, spec, cluster.client(), clock)
+        play, counters = _player(stack, settings, spec, cluster.client(), clock)
         save_resolved(config, files.config)
         _write_panel(files.main / "panel.json", held_out)
         log = MetricsLog(files.metrics, resumed_step)
@@ -107,6 +108,7 @@ def open_trainer(
         stack.callback(trackers.close)
 
         def record(step: int, metrics: dict[str, Any]) -> None:
+            metrics |= {f"workers/{name}": counters[name] for name in ("workers_replaced", "tasks_resubmitted")}
             log.write(step, metrics)
             trackers.log(step, metrics)
             print_step(console, step, settings.training.steps, metrics)
@@ -155,8 +157,8 @@ def _loop_settings(settings: RunSettings) -> PPOSettings:
 
 def _player(
     stack: ExitStack, settings: RunSettings, spec: EnvironmentSpec, client: Any, clock: Any
-) -> Callable[[Any, Sequence[Task], int], list[Any]]:
-    """The rollout workers, behind one function: (program, tasks, step) -> results in the tasks' order."""
+) -> tuple[Callable[[Any, Sequence[Task], int], list[Any]], Counter[str]]:
+    """The rollout workers, behind one function (program, tasks, step) -> results in the tasks' order; and their counters."""
     from agent_system.environments.client import EnvPool
     from agent_system.rollout.episode import Deadlines
     from agent_system.rollout.pool import Heartbeat, RolloutPool
@@ -207,7 +209,7 @@ def _player(
             clock.detail = f"{len(results)}/{len(tasks)} tasks"
         return [results[index] for index in range(len(tasks))]
 
-    return play
+    return play, pool.counters
 
 
 def _evaluate(

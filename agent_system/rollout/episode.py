@@ -59,16 +59,19 @@ async def run_episode(
     """Play one episode; with a ``skill`` the teacher plays it (the skill stands in every prompt).
 
     Turn ``t`` (from 1) samples with the seed derived from ``(*seed_parts, t)``. What the infrastructure does to an
-    episode is a value: ``status`` is ``failed`` when the environment or the server is lost for good or a prompt cannot
-    fit, ``timeout`` when a deadline passes; ``error`` says why and the turns completed so far are kept. Anything else
-    (a programming error) propagates.
+    episode is a value: ``status`` is ``failed`` when the environment or the server is lost for good, ``timeout``
+    when a deadline passes; ``error`` says why and the turns completed so far are kept. An episode whose next prompt cannot
+    fit ends there, unsuccessful, with the reason in ``error``. Anything else (a programming error) propagates.
     """
     episode = Episode(task_id=task.task_id, index=index, status="ok", success=False, turns=[], fingerprint="")
     player = _Player(session, policy, spec, sampling, tuple(seed_parts), request_id, deadlines.turn_s, skill)
     started = time.perf_counter()
     try:
         await asyncio.wait_for(player.play(episode, task), deadlines.episode_s)
-    except (EnvironmentFault, PolicyFault, PromptTooLong) as fault:
+    except PromptTooLong as fault:
+        # No fault of the infrastructure: leaving such episodes out would favour skills that make prompts overflow.
+        episode.error = f"{type(fault).__name__}: {fault}"
+    except (EnvironmentFault, PolicyFault) as fault:
         episode.status, episode.error = "failed", f"{type(fault).__name__}: {fault}"
     except _TurnDeadline as deadline:
         episode.status, episode.error = "timeout", str(deadline)

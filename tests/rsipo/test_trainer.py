@@ -112,6 +112,13 @@ def test_a_resumed_run_equals_the_uninterrupted_one(train: Callable, two_steps: 
     assert audits[0] == audits[1]
 
 
+def test_servers_that_share_the_devices_wake_again_after_a_checkpoint(train: Callable) -> None:
+    """As on GPUs, where training and serving take turns: the CPU server refuses requests while it sleeps."""
+    _, files = train("sharing", "training.steps=2", "method=grpo", "actor_rollout_ref.rollout.free_cache_engine=true")
+    assert [row["step"] for row in read_metrics(files.metrics)] == [1, 2]
+    assert all(row["student/lost"] == 0 for row in read_metrics(files.metrics))
+
+
 def test_trust_one_and_no_skill_reward_is_seed_bit_for_bit(train: Callable) -> None:
     calibrated, _ = train("omega-one", "training.steps=1", "method=rsipo_no_evolution", "check.kappa=0")
     seed, _ = train("seed", "training.steps=1", "method=seed")

@@ -157,10 +157,10 @@ class PolicyCluster:
             self._sync.sleep_replicas()
             self._asleep = True
 
-    def wake(self) -> None:
-        """Make sleeping servers ready again. Sleep may drop the weights, so they are sent anew."""
+    def wake(self, timeout_s: float | None = None) -> None:
+        """Make sleeping servers ready again. Sleep may drop the weights, so they are sent anew; see ``sync_weights``."""
         if self._asleep:
-            self.sync_weights(self._version)
+            self.sync_weights(self._version, timeout_s)
 
     def sync_weights(self, version: int, timeout_s: float | None = None) -> None:
         """Give the servers the current weights, labelled ``version``, and drop what they cached under the old ones.
@@ -169,9 +169,9 @@ class PolicyCluster:
             WeightSyncError: it failed or did not end within ``timeout_s`` seconds.
         """
         self._started()
-        self.sleep()
 
         def synchronise() -> None:
+            self.sleep()
             self._sync.update_weights(version)
             ray.get([server.clear_kv_cache.remote() for server in self._server_actors()])
 

@@ -111,10 +111,12 @@ class AgentPPOTrainer:
             self.step = step
             if self._evaluation_due(step):
                 metrics |= self._timed_evaluation(step)
+            self._log(step, metrics | self.clock.take() | process_memory())
             if step == last or (self.settings.checkpoint_every and step % self.settings.checkpoint_every == 0):
                 with self.clock.phase("checkpoint"):
                     self.save()
-            self._log(step, metrics | self.clock.take() | process_memory())
+                    if step < last:
+                        self.cluster.wake(self.settings.sync_deadline_s)  # saving lets servers that share the devices sleep
 
     def train_step(self, step: int) -> Metrics:
         """One GRPO step. Subclasses restate it with their own terms, from the same parts."""
