@@ -21,7 +21,7 @@ from rsipo.run_console import RunConsole, library_logs
 from rsipo.run_files import MetricsLog, RunFiles, read_metrics
 from rsipo.run_settings import RunSettings
 from rsipo.specs import make_spec
-from rsipo.summary import print_step, print_summary
+from rsipo.summary import loss_lines, print_step, print_summary
 from rsipo.tasks import TaskSampler, by_type, panel
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def open_trainer(
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"):
             cluster.start()
-        play, counters = _player(stack, settings, spec, cluster.client(), clock)
+        play, counters = _player(stack, settings, spec, cluster.client(), clock, console)
         save_resolved(config, files.config)
         _write_panel(files.main / "panel.json", held_out)
         log = MetricsLog(files.metrics, resumed_step)
@@ -156,7 +156,7 @@ def _loop_settings(settings: RunSettings) -> PPOSettings:
 
 
 def _player(
-    stack: ExitStack, settings: RunSettings, spec: EnvironmentSpec, client: Any, clock: Any
+    stack: ExitStack, settings: RunSettings, spec: EnvironmentSpec, client: Any, clock: Any, console: RunConsole
 ) -> tuple[Callable[[Any, Sequence[Task], int], list[Any]], Counter[str]]:
     """The rollout workers, behind one function (program, tasks, step) -> results in the tasks' order; and their counters."""
     from agent_system.environments.client import EnvPool
@@ -207,7 +207,10 @@ def _player(
         ):
             results[index] = result
             clock.detail = f"{len(results)}/{len(tasks)} tasks"
-        return [results[index] for index in range(len(tasks))]
+        ordered = [results[index] for index in range(len(tasks))]
+        for line in loss_lines(ordered):
+            console.print(line, style="yellow")
+        return ordered
 
     return play, pool.counters
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,23 @@ def print_step(console: RunConsole, step: int, total: int, metrics: Metrics) -> 
     if metrics.get("update/applied") is False:
         parts.append("UPDATE SKIPPED: non-finite gradient, statistics not committed")
     console.print(" · ".join(parts))
+
+
+def loss_lines(results: Sequence[Any], limit: int = 5) -> list[str]:
+    """What went wrong with the episodes of one phase: each reason once, with how many episodes it took.
+
+    ``results`` holds lists of episodes or task records.
+    """
+    episodes = [
+        episode
+        for result in results
+        for episode in (result if isinstance(result, list) else [*result.episodes, *result.replays])
+    ]
+    reasons = Counter(f"{episode.status}: {episode.error}" for episode in episodes if episode.error)
+    reasons.update(f"skill lost: {error}" for result in results for error in getattr(result, "errors", ()))
+    lines = [f"{count} x {reason}" for reason, count in reasons.most_common(limit)]
+    more = len(reasons) - len(lines)
+    return [*lines, f"and {more} other reasons"] if more > 0 else lines
 
 
 def print_summary(console: RunConsole, rows: Sequence[Metrics], files: RunFiles) -> None:
