@@ -95,10 +95,28 @@ def warm_start(
     warm_start_command(out, seed=seed, million_tokens=million_tokens, threads=threads)
 
 
+def read_environment(file: Path) -> None:
+    """Take variables from ``file`` that are not set, drop our empty ones, and expand ``~`` in our folders.
+
+    Raises:
+        UserError: the file is not text.
+    """
+    try:
+        load_dotenv(file)  # the environment wins over the file
+    except ValueError as error:  # not UTF-8, a null byte
+        raise UserError(f"{file.absolute()} is not plain text ({error}); correct or remove it") from error
+    for name in ("RSIPO_WORK", "MODELS_ROOT", "ALFWORLD_DATA", "RSIPO_RESUME_MODE"):
+        value = os.environ.get(name, "").strip()
+        if not value:
+            os.environ.pop(name, None)
+        elif name != "RSIPO_RESUME_MODE":
+            os.environ[name] = str(Path(value).expanduser().absolute())
+
+
 def main() -> None:
     """Entry point: user errors and Ctrl-C are one line, not a traceback."""
-    load_dotenv(Path(".env"))  # the environment wins over the file
     try:
+        read_environment(Path(".env"))
         app()
     except UserError as error:
         print(f"rsipo: {error}", file=sys.stderr)
@@ -109,6 +127,9 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a folder that cannot be written, a full disk
+        print(f"rsipo: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

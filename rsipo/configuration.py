@@ -37,7 +37,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
         with initialize_config_dir(str(CONFIG_DIRECTORY), version_base=None):
             search_path = f"hydra.searchpath=[file://{_verl_config_directory()}]"
             config = compose("rsipo", overrides=[search_path, *overrides])
-    except HydraException as error:
+    except (HydraException, ValueError) as error:
         raise UserError(_explain(error, overrides)) from error
     try:
         OmegaConf.resolve(config)
@@ -80,7 +80,7 @@ def _verl_config_directory() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "trainer" / "config"
 
 
-def _explain(error: HydraException, overrides: Sequence[str]) -> str:
+def _explain(error: Exception, overrides: Sequence[str]) -> str:
     text = str(error)
     if found := re.search(r"Could not override '([^']+)'", text):
         key = found.group(1)

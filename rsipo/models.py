@@ -62,12 +62,20 @@ def read_model(path: Path) -> ModelFacts:
         UserError: what is missing or broken, and the remedy.
     """
     values = _read_json(path / "config.json")
+    if (index := path / "model.safetensors.index.json").is_file():
+        for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
+            if not (path / name).is_file():
+                raise UserError(f"model {path}: {name} is missing, {index.name} lists it; download it again")
+    for weights in path.glob("*.safetensors"):
+        _check_weights(weights)
     if not list(path.glob("*.safetensors")) and not list(path.glob("pytorch_model*.bin")):
         raise UserError(f"model {path}: no weights (*.safetensors); download it again")
     if not (path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
         raise UserError(
             f"model {path}: no tokenizer (tokenizer.json); download the whole repository, not the weights alone"
         )
+    if (path / "tokenizer.json").is_file():
+        _read_json(path / "tokenizer.json")
     template = path / "chat_template.jinja"
     if not template.is_file() and not _read_json(path / "tokenizer_config.json").get("chat_template"):
         raise UserError(
@@ -79,6 +87,22 @@ def read_model(path: Path) -> ModelFacts:
         raise UserError(
             f"model {path}: config.json lacks {error}; only decoder-only language models are supported"
         ) from error
+    except (TypeError, ZeroDivisionError) as error:
+        raise UserError(f"model {path}: the sizes in config.json make no sense ({error}); download it again") from error
+
+
+def _check_weights(path: Path) -> None:
+    """Whether a safetensors file is whole: its header says where its tensors end."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = path.stat().st_size
+            header = json.loads(file.read(length)) if 8 < 8 + length <= size else {}
+        end = 8 + length + max(tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        end, size = 1, 0
+    if end != size:
+        raise UserError(f"model {path.parent}: {path.name} is cut off or no safetensors file; download it again")
 
 
 def _facts(values: dict[str, Any]) -> ModelFacts:
@@ -117,10 +141,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"model {path.parent}: {path.name} is missing; download the whole repository") from None
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"model {path.parent}: {path.name} is not JSON (line {error.lineno}); download it again"
-        ) from None
+    except (OSError, ValueError) as error:
+        what = (
+            f"is not JSON (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else f"unreadable: {error}"
+        )
+        raise UserError(f"model {path.parent}: {path.name} {what}; download it again") from None
     if not isinstance(values, dict):
         raise UserError(f"model {path.parent}: {path.name} is not a JSON object; download it again")
     return values

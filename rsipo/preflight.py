@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from agent_system.environments.base import EnvironmentFault, Task
+from rsipo.configuration import nearest
 from rsipo.models import PUBLISHED, ModelFacts, model_folder, read_model
 from rsipo.plan import GIB, Plan, free_disk_check, make_plan
 from rsipo.problems import UserError
@@ -31,7 +34,10 @@ def inspect(
 
     ``data_made_later``: the tasks will be generated before the start, so their absence is no problem.
     """
-    problems = version_problems(str(config.trainer.device))
+    problems = _device_problems(config)
+    if problems:
+        return None, problems
+    problems = version_problems(str(config.trainer.device)) + _tracker_problems(settings.logging.trackers)
     model, model_problem = _model(settings, model_name)
     problems += [model_problem] if model_problem else []
     problems += [] if data_made_later else load_tasks(settings)[2]
@@ -62,6 +68,36 @@ def version_problems(device: str) -> list[str]:
     return [] if os.environ.get("RSIPO_ANY_VERSION") == "1" else problems
 
 
+def _device_problems(config: DictConfig) -> list[str]:
+    """Devices that do not exist, and what veRL could not do with them; nothing else can be planned then."""
+    trainer, sizes = config.trainer, config.actor_rollout_ref.rollout
+    if trainer.device not in SUPPORTED:
+        return [f"trainer.device={trainer.device}: {nearest(str(trainer.device), list(SUPPORTED))}"]
+    numbers = {"trainer.n_gpus_per_node": trainer.n_gpus_per_node, "trainer.nnodes": trainer.nnodes} | {
+        f"actor_rollout_ref.rollout.{name}": sizes[name]
+        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    }
+    problems = [f"{name}={value}: must be a whole number of at least 1" for name, value in numbers.items()
+                if not isinstance(value, int) or value < 1]  # fmt: skip
+    if trainer.nnodes != 1:
+        problems += [f"trainer.nnodes={trainer.nnodes}: runs on several nodes are not supported yet"]
+    if trainer.device == "cpu" and sizes.name != "cpu":
+        problems += [f"actor_rollout_ref.rollout.name={sizes.name}: on a CPU the rollout server is 'cpu'"]
+    return problems
+
+
+def _tracker_problems(names: Sequence[str]) -> list[str]:
+    known = {name: name for name in ("wandb", "mlflow", "swanlab", "tensorboard", "clearml", "trackio", "rl_insight")}
+    known |= {"vemlp_wandb": "volcengine_ml_platform", "console": "", "file": ""}  # veRL's name -> the package it needs
+    problems = []
+    for name in names:
+        if name not in known:
+            problems.append(f"logging.trackers: unknown tracker '{name}': {nearest(name, list(known))}")
+        elif known[name] and importlib.util.find_spec(known[name]) is None:
+            problems.append(f"logging.trackers: '{name}' needs its package: pip install {known[name]}")
+    return problems
+
+
 def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]]:
     """Training tasks, held-out tasks, and what is wrong with either."""
     spec, problems = make_spec(settings.env), []
@@ -71,7 +107,7 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
     for split in {settings.env.train_split, *([settings.evaluation.split] if evaluated else [])}:
         try:
             found[split] = list(spec.tasks(split))
-        except (FileNotFoundError, ValueError, EnvironmentFault) as error:
+        except (OSError, ValueError, EnvironmentFault) as error:
             found[split] = []
             problems.append(str(error))
     training = found[settings.env.train_split]
@@ -93,7 +129,9 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
 def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | None]:
     try:
         path = Path(settings.policy.path)
-        return read_model(path if path.is_dir() else model_folder(name)), None
+        if not path.is_dir():
+            raise UserError(f"policy.path={path} is no folder; write policy.path={model_folder(name)}")
+        return read_model(path), None
     except UserError as error:
         published = next((facts for marker, facts in PUBLISHED.items() if marker in name.lower()), None)
         return published, str(error)
@@ -101,6 +139,9 @@ def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | N
 
 def _run_folder_problems(settings: RunSettings) -> list[str]:
     files = RunFiles(Path(settings.run.directory))
+    existing = next(path for path in [files.root, *files.root.absolute().parents] if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return [f"the run folder {files.root} cannot be written ({existing}): point RSIPO_WORK elsewhere"]
     if settings.run.resume == "never" and files.is_used():
         return [
             f"{files.root} holds a run already: RSIPO_RESUME_MODE=auto resumes it, run.name=NAME starts another, or remove it"

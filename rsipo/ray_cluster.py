@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from omegaconf import DictConfig
 
 from rsipo.problems import UserError
 from rsipo.run_console import keep_worker_logs
+from verl_ext.phases import deadline
 
 _START_DEADLINE_S = 180
+_NOT_STARTED = f"""Ray did not start within {_START_DEADLINE_S} s: \
+look for a full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"""
 _OBJECT_STORE_BYTES = 512 * 2**20
 
 
@@ -62,49 +65,34 @@ def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
             "num_gpus": int(config.trainer.n_gpus_per_node),
         }
         arguments |= {"object_store_memory": _OBJECT_STORE_BYTES}
-    try:
-        with _deadline(
-            _START_DEADLINE_S,
-            "Ray did not start: look for full /tmp or /dev/shm, or leftovers of another Ray (ray stop)",
-        ):
-            ray.init(address="local", **arguments)
-        with _signals_interrupt():
-            yield
-    except BaseException:
-        keep_worker_logs(temporary, logs)
-        raise
-    finally:
-        ray.shutdown()
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _signals(_interrupt):
+        try:
+            with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)):
+                ray.init(address="local", **arguments)
+            with _signals(_interrupt):  # again: Ray has set a handler of its own, which aborts
+                yield
+        except BaseException:
+            keep_worker_logs(temporary, logs)
+            raise
+        finally:
+            with _signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
+                ray.shutdown()
+                shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def _deadline(seconds: int, message: str) -> Iterator[None]:
-    def expired(*_: object) -> None:
-        raise UserError(f"{message} (after {seconds} s)")
-
-    previous = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Make SIGTERM and Ctrl-C end the block in order, also where the shell had them ignored. Ray's own handler aborts."""
+def _signals(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    """Handle SIGTERM and Ctrl-C so within the block, also where the shell had them ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, earlier in previous.items():
+            signal.signal(number, earlier)

@@ -10,16 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
 class RunConsole:
-    """Prints to the terminal and into ``train.log``."""
+    """Prints to the terminal and into ``train.log``; on a terminal it also keeps progress bars below what is printed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
         self._terminal = Console(soft_wrap=True, highlight=False)
         self._log = Console(file=self._file, soft_wrap=True, highlight=False, no_color=True, width=120)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._terminal,
+            transient=True,
+            disable=not self._terminal.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
 
     def print(self, *objects: object, style: str | None = None, markup: bool = False) -> None:
         """As rich's ``Console.print``; markup is off unless asked for."""
@@ -27,7 +38,19 @@ class RunConsole:
             console.print(*objects, style=style, markup=markup)
         self._file.flush()
 
+    def bar(self, name: str, completed: int, total: int) -> None:
+        """Show how far something is; its bar goes when it is complete."""
+        if not self._bars:
+            self._progress.start()
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=total)
+        self._progress.update(self._bars[name], completed=completed, total=total)
+        if completed >= total:
+            self._progress.remove_task(self._bars.pop(name))
+
     def close(self) -> None:
+        """Take the bars away and close the log."""
+        self._progress.stop()
         self._file.close()
 
 

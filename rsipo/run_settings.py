@@ -98,7 +98,7 @@ class EnvSection(_Section):
     prompt_profile: Literal["full", "compact"]
     engine: Literal["fast", "stock"]
     cache_dir: str | None
-    task_types: list[str] | None
+    task_types: list[str] | None = Field(min_length=1)
     trusted_manifest: str | None
 
 

@@ -40,6 +40,8 @@ def run_training(config: DictConfig, settings: RunSettings) -> int:
 
 
 def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
+    from ray.exceptions import RayError
+
     from agent_system.rollout.pool import PhaseDeadline, WorkerLost
     from verl_ext.checkpoint import CheckpointError
     from verl_ext.cluster import ClusterError
@@ -50,12 +52,19 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
         console = RunConsole(files.log)
         try:
             _train(config, settings, files, console)
+        except RayError as error:
+            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+            raise UserError(
+                f"a worker failed: {reason.strip()} (workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
+            ) from error
         except (CheckpointError, ClusterError, PhaseTimeout, TrainingFault, PhaseDeadline, WorkerLost) as error:
             raise UserError(
                 f"{error} (run folder: {files.root}, workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
             ) from error
-        print_summary(console, read_metrics(files.metrics), files)
-        console.close()
+        else:
+            print_summary(console, read_metrics(files.metrics), files)
+        finally:
+            console.close()
     return 0
 
 
@@ -112,6 +121,7 @@ def open_trainer(
             log.write(step, metrics)
             trackers.log(step, metrics)
             print_step(console, step, settings.training.steps, metrics)
+            console.bar("steps", step, settings.training.steps)
 
         audit = AuditWriter(files.audit, settings.check) if settings.method.needs_check else None
         if audit is not None:
@@ -207,6 +217,7 @@ def _player(
         ):
             results[index] = result
             clock.detail = f"{len(results)}/{len(tasks)} tasks"
+            console.bar("tasks", len(results), len(tasks))
         ordered = [results[index] for index in range(len(tasks))]
         for line in loss_lines(ordered):
             console.print(line, style="yellow")

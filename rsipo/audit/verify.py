@@ -95,7 +95,12 @@ def verify_run(directory: Path | str) -> VerificationReport:
     if not steps and not statistics:
         raise UserError(f"{audit} holds no step yet: nothing to verify")
     chain: dict[str, recompute.Moments] = {}
-    for step in range(1, max(steps | set(statistics)) + 1):
+    previous = 0
+    for step in sorted(steps | set(statistics)):
+        if step > previous + 1:
+            gap = f"step {step - 1}" if step == previous + 2 else f"steps {previous + 1} to {step - 1}"
+            report.differences.append(Difference(STATISTICS_FILE, None, gap, None, "a line and a file for every step"))
+        previous = step
         chain = _verify_step(audit, step, statistics.get(step), chain, settings, report)
     return report
 
@@ -131,7 +136,7 @@ def _verify_step(
         return staged
     line, recorded = entry
     for file, digest in ((name, recorded.records_sha256), (SETTINGS_FILE, recorded.settings_sha256)):
-        if digest is not None and (audit / file).exists() and (actual := file_sha256(audit / file)) != digest:
+        if digest is not None and (audit / file).is_file() and (actual := file_sha256(audit / file)) != digest:
             problems.append(Difference(file, None, f"sha256 (of step {step})", digest, f"{actual}, as the file is now"))
     if readable:
         _compare_moments(line, recorded, staged if recorded.committed else before, report)
@@ -174,6 +179,9 @@ def _read(path: Path, model: type[RecordT], report: VerificationReport) -> Itera
     except UnicodeDecodeError as error:
         report.differences.append(Difference(path.name, None, "file", f"byte {error.start}", "UTF-8 text"))
         return
+    except OSError as error:
+        report.differences.append(Difference(path.name, None, "file", error.strerror, "a readable file"))
+        return
     for number, line in enumerate(content.split("\n")[: -1 if content.endswith("\n") else None], start=1):
         try:
             yield number, model.model_validate_json(line)
@@ -193,7 +201,7 @@ def _audit_directory(directory: Path) -> Path:
 
 def _settings(path: Path) -> CheckSettings:
     try:
-        return CheckSettings.model_validate_json(path.read_text(encoding="utf-8"))
+        return CheckSettings.model_validate_json(path.read_bytes())
     except ValidationError as error:
         detail = error.errors()[0]
         place = ".".join(map(str, detail["loc"]))

@@ -3,9 +3,14 @@ rsipo_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 # What is set already wins over .env.
 if [[ -f $rsipo_root/.env ]]; then
-  while IFS='=' read -r rsipo_name rsipo_value; do
+  while IFS='=' read -r rsipo_name rsipo_value || [[ -n $rsipo_name ]]; do
+    rsipo_name=${rsipo_name#export }
     [[ $rsipo_name =~ ^[A-Za-z_][A-Za-z0-9_]*$ && -z ${!rsipo_name+set} ]] || continue
-    rsipo_value=${rsipo_value%\"} rsipo_value=${rsipo_value#\"}
+    rsipo_value=${rsipo_value%$'\r'}
+    if [[ $rsipo_value =~ ^\"([^\"]*)\" || $rsipo_value =~ ^\'([^\']*)\' ]]; then
+      rsipo_value=${BASH_REMATCH[1]}
+    fi
+    [[ $rsipo_value != ./* ]] || rsipo_value=$rsipo_root/${rsipo_value#./}
     export "$rsipo_name=${rsipo_value/#\~/$HOME}"
   done <"$rsipo_root/.env"
 fi

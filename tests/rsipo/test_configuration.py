@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from rsipo.cli import read_environment
 from rsipo.configuration import compose_run, nearest
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
@@ -78,6 +81,8 @@ def test_without_a_kl_term_there_is_no_reference() -> None:
         ("check.num_rollouts=3", "check.num_rollouts=3 cannot be split"),
         ("run.resume=maybe", "run.resume='maybe': Input should be 'never' or 'auto'"),
         ("training.steps", "bad override"),
+        ("=3", "bad override"),
+        ("env.task_types=[]", "env.task_types=[]: List should have at least 1 item"),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override: str, message: str) -> None:
@@ -89,6 +94,26 @@ def test_a_wrong_override_is_one_clear_line(override: str, message: str) -> None
 
 def test_nearest_lists_all_where_none_is_near() -> None:
     assert nearest("zzz", ["alfworld"]) == "known: alfworld"
+
+
+def test_variables_come_from_the_file_and_empty_ones_count_as_unset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RSIPO_WORK", "MODELS_ROOT", "ALFWORLD_DATA", "RSIPO_RESUME_MODE"):
+        monkeypatch.setenv(name, "")  # so that what is set below is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RSIPO_RESUME_MODE", "")
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("RSIPO_WORK=~/work\nMODELS_ROOT=\nALFWORLD_DATA='my games'\nodd line\n")
+    read_environment(tmp_path / ".env")
+    assert os.environ["RSIPO_WORK"] == "/home/me/work"
+    assert os.environ["ALFWORLD_DATA"] == str(tmp_path / "my games")
+    assert not {"MODELS_ROOT", "RSIPO_RESUME_MODE"} & os.environ.keys()
+    for content in (b"\xff", b"A=\0"):
+        (tmp_path / ".env").write_bytes(content)
+        with pytest.raises(UserError, match="not plain text"):
+            read_environment(tmp_path / ".env")
 
 
 def test_core_and_help_need_neither_torch_nor_ray_nor_verl() -> None:

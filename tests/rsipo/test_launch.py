@@ -12,6 +12,9 @@ from rsipo.launch import parse_request, request_overrides, train_command
 from rsipo.models import EMBEDDED_POLICY, PUBLISHED, family, model_folder, read_model
 from rsipo.problems import UserError
 
+_HEADER = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
+
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -114,6 +117,14 @@ def test_the_embedded_dry_run_has_no_problem(home: Path, capsys: pytest.CaptureF
             "raise actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
         ),
         (["env.task_types=[pick_up]"], "no task of type pick_up"),
+        (["env.trusted_manifest=/nowhere"], "env.trusted_manifest: "),
+        (["trainer.device=tpu"], "trainer.device=tpu: did you mean 'cpu'?"),
+        (["trainer.n_gpus_per_node=0"], "trainer.n_gpus_per_node=0: must be a whole number of at least 1"),
+        (["trainer.nnodes=2"], "several nodes"),
+        (["actor_rollout_ref.rollout.tensor_model_parallel_size=0"], "tensor_model_parallel_size=0: must be"),
+        (["actor_rollout_ref.rollout.name=vlm"], "on a CPU the rollout server is 'cpu'"),
+        (["logging.trackers=[wandbb]"], "unknown tracker 'wandbb': did you mean 'wandb'?"),
+        (["logging.trackers=[clearml]"], "'clearml' needs its package"),
     ],
 )
 def test_what_cannot_work_is_said_before_a_worker_starts(
@@ -139,8 +150,20 @@ def test_a_model_folder_must_be_whole(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8}))
     with pytest.raises(UserError, match="no weights"):
         read_model(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(WEIGHTS[:-1])
+    with pytest.raises(UserError, match=r"model\.safetensors is cut off"):
+        read_model(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-2.safetensors"}}')
+    with pytest.raises(UserError, match=r"model-2\.safetensors is missing"):
+        read_model(tmp_path)
+    index.unlink()
+    weights.write_bytes(WEIGHTS)
     with pytest.raises(UserError, match="no tokenizer"):
+        read_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer\.json is not JSON"):
         read_model(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
@@ -149,6 +172,28 @@ def test_a_model_folder_must_be_whole(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("x")
     with pytest.raises(UserError, match=r"config\.json lacks 'num_hidden_layers'"):
         read_model(tmp_path)
+    sizes = json.loads((EMBEDDED_POLICY / "config.json").read_text())
+    for values in ({"hidden_size": "x"}, {"num_attention_heads": 0, "num_key_value_heads": 0, "head_dim": None}):
+        (tmp_path / "config.json").write_text(json.dumps(sizes | values))
+        with pytest.raises(UserError, match="make no sense"):
+            read_model(tmp_path)
+    (tmp_path / "config.json").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"config\.json unreadable"):
+        read_model(tmp_path)
+
+
+def test_the_policys_folder_must_be_there_itself(home: Path, games: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that only the model's name leads to is not what the workers would open."""
+    (home / "models").mkdir()
+    (home / "models" / "mine").symlink_to(EMBEDDED_POLICY)
+    train_command([f"env.data_root={games}", "policy.path=mine"], dry_run=True)
+    assert f"policy.path=mine is no folder; write policy.path={EMBEDDED_POLICY}" in capsys.readouterr().out
+
+
+def test_a_run_folder_that_cannot_be(home: Path, games: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "work").write_text("")
+    train_command([f"env.data_root={games}"], dry_run=True)
+    assert "cannot be written" in capsys.readouterr().out
 
 
 def test_an_unknown_model_names_the_nearest(home: Path) -> None:

@@ -54,14 +54,29 @@ def test_a_failed_write_leaves_the_older_ones_alone(tmp_path: Path) -> None:
         model = folder / "actor" / "model.pt"
         model.write_bytes(model.read_bytes()[:-30])
 
-    for write, message in (
-        (full_disk, "free disk space"),
-        (cut_short, "not written whole"),
-        (lambda folder: None, "no tensor"),
+    def worker_failed(folder: Path) -> None:
+        raise RuntimeError("a worker's traceback\n  File …\nunexpected pos 64 vs 0\n")
+
+    def interrupted(folder: Path) -> None:
+        write_model(folder)
+        raise KeyboardInterrupt
+
+    for write, error, message in (
+        (full_disk, CheckpointError, "free disk space"),
+        (cut_short, CheckpointError, "not written whole"),
+        (lambda folder: None, CheckpointError, "no tensor"),
+        (worker_failed, CheckpointError, r"not written \(unexpected pos 64 vs 0\)"),
+        (interrupted, KeyboardInterrupt, None),
     ):
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(error, match=message):
             store.save(2, {"step": 2}, write)
-        assert (store.latest() or (0,))[0] == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["global_step_1"]
+
+
+def test_what_a_killed_run_left_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / "global_step_7.partial").mkdir()
+    CheckpointStore(tmp_path, keep=1).save(8, {"step": 8}, write_model)
+    assert [path.name for path in tmp_path.iterdir()] == ["global_step_8"]
 
 
 def test_older_ones_go_only_after_the_new_one_is_there(tmp_path: Path) -> None:

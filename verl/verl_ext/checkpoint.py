@@ -44,7 +44,8 @@ class CheckpointStore:
         """
         final = self.directory / f"global_step_{step}"
         partial = final.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
+        for leftover in self.directory.glob("global_step_*.partial"):  # of a killed run
+            shutil.rmtree(leftover, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
             write(partial)
@@ -53,10 +54,12 @@ class CheckpointStore:
             _verify(partial, final)
             _write_json(partial / MARKER, {"step": step, "files": sizes})
             _sync_files(partial)
-        except OSError as error:
+        except BaseException as error:  # also an interruption: nothing half-written stays
             shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, CheckpointError) or not isinstance(error, Exception):
+                raise
             raise CheckpointError(
-                f"checkpoint {final} was not written ({error}); free disk space and resume"
+                f"checkpoint {final} was not written ({_last_line(error)}); free disk space if it is full, and resume"
             ) from error
         replaced = final.with_suffix(".replaced")
         if final.exists():
@@ -97,6 +100,11 @@ class CheckpointStore:
             return
         for _, path in self._complete()[: -self._keep]:
             shutil.rmtree(path)
+
+
+def _last_line(error: Exception) -> str:
+    """What went wrong, without the traceback that Ray adds to a worker's error."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
 
 
 def _is_complete(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +15,30 @@ class PhaseTimeout(TimeoutError):
     """A phase did not end within its deadline."""
 
 
+@contextmanager
+def deadline(seconds: float | None, error: Exception) -> Iterator[None]:
+    """Raise ``error`` in the block once ``seconds`` have passed; None, or any thread but the main one, never does.
+
+    It is an alarm signal, so it also ends waits inside Ray. Deadlines may be nested.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(*_: object) -> None:
+        raise error
+
+    handler = signal.signal(signal.SIGALRM, expired)
+    remaining, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, remaining)
+        signal.signal(signal.SIGALRM, handler)
+
+
 class PhaseClock:
     """Times named phases and says, at a fixed interval, which one is running and how far it is.
-
-    Use it from the main thread: a phase past its deadline is ended by interrupting that thread.
 
     Args:
         say: prints one line.
@@ -42,25 +62,19 @@ class PhaseClock:
         """
         self.detail = ""
         started = time.monotonic()
-        finished, expired = threading.Event(), threading.Event()
+        finished = threading.Event()
 
         def beat() -> None:
             while not finished.wait(self._heartbeat_s):
                 elapsed = time.monotonic() - started
                 progress = f" ({self.detail})" if self.detail else ""
                 self._say(f"… {name}{progress}: {elapsed:.0f} s")
-                if self._deadline_s is not None and elapsed > self._deadline_s and not expired.is_set():
-                    expired.set()
-                    _thread.interrupt_main()
 
         thread = threading.Thread(target=beat, daemon=True, name=f"heartbeat-{name}")
         thread.start()
         try:
-            yield
-        except KeyboardInterrupt:
-            if expired.is_set():
-                raise PhaseTimeout(f"phase '{name}' did not end within {self._deadline_s:.0f} s") from None
-            raise
+            with deadline(self._deadline_s, PhaseTimeout(f"phase '{name}' did not end within {self._deadline_s} s")):
+                yield
         finally:
             finished.set()
             thread.join()

@@ -71,6 +71,8 @@ def survey(root: str | Path, split: str, cache_dir: str | Path | None = None) ->
         task_type = task_type_of(name)
         if "movable" in name or "Sliced" in name:
             skipped["movable or sliced"] += 1
+        elif not path.is_file():  # a broken link, a pipe, a device
+            skipped["not a file"] += 1
         elif task_type is None:
             skipped["unknown task type"] += 1
         else:

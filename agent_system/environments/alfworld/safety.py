@@ -77,7 +77,10 @@ def load_manifest(path: str | Path) -> frozenset[str]:
     """
     path = Path(path)
     raw = path.read_bytes()
-    text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    try:
+        text = (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8")
+    except (lzma.LZMAError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a manifest ({error})") from None
     hashes = set()
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():

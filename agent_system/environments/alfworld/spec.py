@@ -81,7 +81,15 @@ class AlfworldSpec:
         return prompts.render(self.prompt_profile, context, skill=skill, history_length=length)
 
     def tasks(self, split: str) -> list[Task]:
-        """The games of a split, sorted by id. Raises FileNotFoundError with the remedy when there are none."""
+        """The games of a split, sorted by id.
+
+        Raises FileNotFoundError with the remedy when there are none, ValueError for an unusable trusted manifest.
+        """
+        if self.trusted_manifest:
+            try:
+                _trusted(self.trusted_manifest)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"env.trusted_manifest: {error}") from error
         return index.scan(Path(self.data_root), split, self.cache_dir)
 
 

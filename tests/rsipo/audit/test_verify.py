@@ -339,6 +339,23 @@ def test_not_utf8(audit):
     assert any(d.recomputed == "UTF-8 text" for d in verify_run(audit).differences)
 
 
+def test_a_folder_where_a_file_should_be(audit):
+    (audit / "step-000001.jsonl").unlink()
+    (audit / "step-000001.jsonl").mkdir()
+    assert any(d.recomputed == "a readable file" for d in verify_run(audit).differences)
+    (audit / "settings.json").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"settings\.json: "):
+        verify_run(audit)
+
+
+def test_a_gap_is_one_difference(audit):
+    """A stray file of a far step must not make a difference for every step before it."""
+    (audit / "step-999999.jsonl").write_text("")
+    report = verify_run(audit)
+    assert report.steps == 5
+    assert [d.field for d in report.differences] == ["steps 5 to 999998", "line", "step 999999"]
+
+
 def test_no_audit_at_all(tmp_path, audit):
     with pytest.raises(UserError, match="no audit here"):
         verify_run(tmp_path / "elsewhere")
