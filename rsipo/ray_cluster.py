@@ -19,8 +19,10 @@ from rsipo.run_console import keep_worker_logs
 from verl_ext.phases import deadline
 
 _START_DEADLINE_S = 180
-_NOT_STARTED = f"""Ray did not start within {_START_DEADLINE_S} s: \
-look for a full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"""
+_NOT_STARTED = (
+    f"Ray did not start within {_START_DEADLINE_S} s: "
+    "look for a full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"
+)
 _OBJECT_STORE_BYTES = 512 * 2**20
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +20,7 @@ class RunConsole:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
-        self._terminal = Console(soft_wrap=True, highlight=False)
+        self._terminal = Console(file=sys.stdout, soft_wrap=True, highlight=False)
         self._log = Console(file=self._file, soft_wrap=True, highlight=False, no_color=True, width=120)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -47,6 +48,10 @@ class RunConsole:
         self._progress.update(self._bars[name], completed=completed, total=total)
         if completed >= total:
             self._progress.remove_task(self._bars.pop(name))
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """Within it, what libraries print goes to the log only; ``print`` goes on as always."""
+        return redirect_stdout(self._file)
 
     def close(self) -> None:
         """Take the bars away and close the log."""

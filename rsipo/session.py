@@ -107,7 +107,7 @@ def open_trainer(
         terms, skill_loss = loss_terms(settings.method)
         cluster = PolicyCluster(config, token_terms=terms, auxiliary_loss=skill_loss)
         stack.callback(cluster.shutdown)
-        with clock.phase("start policy"):
+        with clock.phase("start policy"), console.quiet():
             cluster.start()
         play, counters = _player(stack, settings, spec, cluster.client(), clock, console)
         save_resolved(config, files.config)
