@@ -121,9 +121,10 @@ def main() -> None:
     except UserError as error:
         print(f"rsipo: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("rsipo: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # so typer answers Ctrl-C, without a word
+            print("rsipo: interrupted", file=sys.stderr)
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rsipo import cli
 from rsipo.cli import read_environment
 from rsipo.configuration import compose_run, nearest
 from rsipo.problems import UserError
@@ -114,6 +115,26 @@ def test_variables_come_from_the_file_and_empty_ones_count_as_unset(
         (tmp_path / ".env").write_bytes(content)
         with pytest.raises(UserError, match="not plain text"):
             read_environment(tmp_path / ".env")
+
+
+def test_ctrl_c_and_a_folder_that_cannot_be_written_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        sys.exit(130)  # what typer makes of it
+
+    def unwritable() -> None:
+        raise PermissionError(13, "Permission denied", "/runs")
+
+    monkeypatch.setattr(cli, "read_environment", lambda file: None)
+    for app, status, line in (
+        (interrupted, 130, "rsipo: interrupted\n"),
+        (unwritable, 2, "rsipo: [Errno 13] Permission denied: '/runs'\n"),
+    ):
+        monkeypatch.setattr(cli, "app", app)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert (end.value.code, capsys.readouterr().err) == (status, line)
 
 
 def test_core_and_help_need_neither_torch_nor_ray_nor_verl() -> None:
