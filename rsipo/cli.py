@@ -122,7 +122,7 @@ def main() -> None:
         print(f"rsipo: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
-        if end.code == 130:  # so typer answers Ctrl-C, without a word
+        if end.code in (130, 15):  # so typer answers Ctrl-C, and Ray SIGTERM while it starts, without a word
             print("rsipo: interrupted", file=sys.stderr)
         raise
     except BrokenPipeError:

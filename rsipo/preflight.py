@@ -18,6 +18,7 @@ from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
 from rsipo.run_settings import RunSettings
 from rsipo.specs import make_spec
+from verl_ext.verl_config import check_verl_config
 
 #: What each kind of device needs: distribution -> exact version. These are the versions that were run together.
 SUPPORTED = {
@@ -44,6 +45,10 @@ def inspect(
     problems += _run_folder_problems(settings)
     if model is None:
         return None, problems
+    try:
+        check_verl_config(config)
+    except ValueError as error:
+        problems.append(str(error))
     plan = make_plan(config, settings, model)
     copies = (settings.training.keep_checkpoints or settings.training.steps) + 1
     plan.checks.append(free_disk_check(Path(settings.run.directory), copies * model.parameters * 12 / GIB))

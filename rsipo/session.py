@@ -55,11 +55,15 @@ def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
         except RayError as error:
             reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
             raise UserError(
-                f"a worker failed: {reason.strip()} (workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
+                f"a worker failed: {reason.strip()[:200]} (workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
             ) from error
         except (CheckpointError, ClusterError, PhaseTimeout, TrainingFault, PhaseDeadline, WorkerLost) as error:
             raise UserError(
                 f"{error} (run folder: {files.root}, workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
+            ) from error
+        except OSError as error:
+            raise UserError(
+                f"the run folder {files.root} cannot be written: {error}; RSIPO_RESUME_MODE=auto resumes"
             ) from error
         else:
             print_summary(console, read_metrics(files.metrics), files)
