@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rsipo.problems import UserError
+from verl_ext.verl_config import verl_config_folder
 
 CONFIG_DIRECTORY = Path(__file__).parent / "config"
 
@@ -74,10 +74,10 @@ def save_resolved(config: DictConfig, path: Path) -> None:
 
 
 def _verl_config_directory() -> Path:
-    spec = importlib.util.find_spec("verl")
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError("veRL is not installed. Install the locked environment: bash scripts/setup.sh")
-    return Path(next(iter(spec.submodule_search_locations))) / "trainer" / "config"
+    try:
+        return verl_config_folder()
+    except ModuleNotFoundError:
+        raise UserError("veRL is not installed. Install the locked environment: bash scripts/setup.sh") from None
 
 
 def _explain(error: Exception, overrides: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 
-def load_verl_config(overrides: Sequence[str] = ()) -> DictConfig:
-    """veRL's ``ppo_trainer`` configuration with Hydra overrides.
+def verl_config_folder() -> Path:
+    """Where the installed veRL keeps its Hydra configuration.
 
     Raises:
         ModuleNotFoundError: veRL is not installed.
@@ -19,8 +19,16 @@ def load_verl_config(overrides: Sequence[str] = ()) -> DictConfig:
     spec = importlib.util.find_spec("verl")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("verl is not installed; install this project with its cpu or gpu extra")
-    folder = Path(spec.origin).parent / "trainer" / "config"
-    with initialize_config_dir(str(folder), version_base=None):
+    return Path(spec.origin).parent / "trainer" / "config"
+
+
+def load_verl_config(overrides: Sequence[str] = ()) -> DictConfig:
+    """veRL's ``ppo_trainer`` configuration with Hydra overrides.
+
+    Raises:
+        ModuleNotFoundError: veRL is not installed.
+    """
+    with initialize_config_dir(str(verl_config_folder()), version_base=None):
         return compose("ppo_trainer", overrides=list(overrides))
 
 
