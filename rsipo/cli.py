@@ -26,6 +26,13 @@ app.add_typer(audit_app, name="audit")
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 
+def folder(text: str) -> Path:
+    """A folder named on the command line; an empty text would silently mean the working directory."""
+    if not text.strip():
+        raise typer.BadParameter("give a folder, not an empty text")
+    return Path(text)
+
+
 @app.command(context_settings=_OVERRIDES)
 def train(
     context: typer.Context,
@@ -47,7 +54,10 @@ def train(
 
 @games_app.command("generate")
 def games_generate(
-    out: Annotated[Path, typer.Option(help="Folder to write into (json_2.1.1/<split>/… is made inside).")],
+    out: Annotated[
+        Path,
+        typer.Option(parser=folder, metavar="DIR", help="Folder to write into (json_2.1.1/<split>/… is made inside)."),
+    ],
     split: Annotated[str, typer.Option(help="train, valid_seen or valid_unseen.")] = "train",
     count: Annotated[int, typer.Option(min=1, help="How many games; the six task types take turns.")] = 60,
     size: Annotated[str, typer.Option(help="micro, tiny, small or real.")] = "tiny",
@@ -84,7 +94,7 @@ def audit_verify(run: Annotated[Path, typer.Argument(help="A run folder, or its 
 
 @app.command("warm-start")
 def warm_start(
-    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    out: Annotated[Path, typer.Option(parser=folder, metavar="DIR", help="Folder for the model.")],
     seed: Annotated[int, typer.Option(min=0)] = 0,
     million_tokens: Annotated[float, typer.Option(help="Training tokens, in millions.")] = 10.0,
     threads: Annotated[int, typer.Option(min=1)] = 2,
@@ -109,6 +119,8 @@ def read_environment(file: Path) -> None:
         value = os.environ.get(name, "").strip()
         if not value:
             os.environ.pop(name, None)
+        elif "${" in value:
+            raise UserError(f"{name}={value}: it holds '${{', which is not expanded here; write the folder out")
         elif name != "RSIPO_RESUME_MODE":
             os.environ[name] = str(Path(value).expanduser().absolute())
 

@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from agent_system.files import write_atomically
 from rsipo.problems import UserError
 from verl_ext.verl_config import verl_config_folder
 
@@ -67,10 +68,7 @@ def section(config: DictConfig, name: str) -> dict[str, Any]:
 
 def save_resolved(config: DictConfig, path: Path) -> None:
     """Write the resolved configuration as YAML."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, OmegaConf.to_yaml(config, resolve=True))
 
 
 def _verl_config_directory() -> Path:

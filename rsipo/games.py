@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from agent_system.environments.alfworld.check import check_games
 from agent_system.environments.alfworld.generator import GenerationReport, generate_games, parse_knobs
 from rsipo.problems import UserError
+from rsipo.stage_progress import StageProgress
 
 #: split -> (number of games, first seed) of the embedded run. Its training games are none that the warm start was shown.
 EMBEDDED_GAMES = {"train": (500, 100_000), "valid_unseen": (60, 0)}
@@ -44,32 +45,23 @@ def generate_command(
 
 
 def _generate(out: Path, **request: object) -> GenerationReport:
-    with Progress(transient=True) as progress:
-        bar = progress.add_task(f"generating {request['split']} games", total=None)
-        try:
-            return generate_games(
-                out,
-                progress=lambda done, total: progress.update(bar, completed=done, total=total),
-                **request,  # type: ignore[arg-type]
-            )
-        except (ValueError, OSError) as error:
-            raise UserError(str(error)) from error
+    try:
+        with StageProgress(transient=True) as progress:
+            stage = f"generating {request['split']} games"
+            return generate_games(out, progress=partial(progress, stage), **request)  # type: ignore[arg-type]
+    except (ValueError, OSError) as error:
+        raise UserError(str(error)) from error
 
 
 def check_command(directory: Path, *, play: bool) -> int:
     """``rsipo games check``: 0 when every game is good, else 1."""
     console = Console(soft_wrap=True)
-    with Progress(transient=True) as progress:
-        bar = progress.add_task("checking games", total=None)
-        try:
-            report = check_games(
-                directory,
-                play=play,
-                processes=os.cpu_count() or 1,
-                progress=lambda done, total: progress.update(bar, completed=done, total=total),
-            )
-        except (FileNotFoundError, ValueError) as error:
-            raise UserError(str(error)) from error
+    try:
+        with StageProgress(transient=True) as progress:
+            advance = partial(progress, "checking games")
+            report = check_games(directory, play=play, processes=os.cpu_count() or 1, progress=advance)
+    except (FileNotFoundError, ValueError) as error:
+        raise UserError(str(error)) from error
     table = Table("split", "task type", "games")
     for split, types in report.counts.items():
         for name, number in types.items():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +14,9 @@ from omegaconf import DictConfig
 
 from rsipo.problems import UserError
 from rsipo.run_console import keep_worker_logs
+from rsipo.scratch import scratch_folder
 from verl_ext.phases import deadline
+from verl_ext.run_folder import FOLDER_VARIABLE, clear_run_folder
 
 _START_DEADLINE_S = 180
 _NOT_STARTED = (
@@ -53,7 +53,23 @@ def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
     """
     import ray
 
-    temporary = Path(tempfile.mkdtemp(prefix="rsipo-ray-", dir="/tmp"))  # Ray's socket paths must stay short
+    with scratch_folder("rsipo-ray-", clear=clear_run_folder) as temporary, _signals(_interrupt):
+        os.environ[FOLDER_VARIABLE] = str(temporary)  # for the processes that Ray starts
+        try:
+            with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)):
+                ray.init(address="local", **_arguments(config, temporary))
+            with _signals(_interrupt):  # again: Ray has set a handler of its own, which aborts
+                yield
+        except BaseException:
+            keep_worker_logs(temporary, logs)
+            raise
+        finally:
+            with _signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
+                ray.shutdown()
+            del os.environ[FOLDER_VARIABLE]
+
+
+def _arguments(config: DictConfig, temporary: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "include_dashboard": False,
         "logging_level": "error",
@@ -67,19 +83,7 @@ def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
             "num_gpus": int(config.trainer.n_gpus_per_node),
         }
         arguments |= {"object_store_memory": _OBJECT_STORE_BYTES}
-    with _signals(_interrupt):
-        try:
-            with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)):
-                ray.init(address="local", **arguments)
-            with _signals(_interrupt):  # again: Ray has set a handler of its own, which aborts
-                yield
-        except BaseException:
-            keep_worker_logs(temporary, logs)
-            raise
-        finally:
-            with _signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
-                ray.shutdown()
-                shutil.rmtree(temporary, ignore_errors=True)
+    return arguments
 
 
 def _interrupt(*_: object) -> None:

@@ -117,17 +117,48 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
 
 
 def audit_records(
-    step: int, records: Sequence[TaskRecord], results: Sequence[CheckResult | None], prompt_version: str
+    step: int,
+    records: Sequence[TaskRecord],
+    results: Sequence[CheckResult | None],
+    *,
+    prompt_version: str,
+    run_seed: int,
 ) -> list[audit.TaskRecord]:
     """One audit record per task: the raw outcomes and what was estimated from them."""
     return [
-        _audit_record(step, record, result, prompt_version)
+        _audit_record(step, record, result, prompt_version, run_seed)
         for record, result in zip(records, results, strict=True)
         if result is not None
     ]
 
 
-def _audit_record(step: int, record: TaskRecord, result: CheckResult, prompt_version: str) -> audit.TaskRecord:
+def evidence_transcripts(records: Sequence[TaskRecord]) -> list[audit.TranscriptRecord]:
+    """What was seen and done in each task's evidence trajectory."""
+    chosen = [(record.task.task_id, record.episodes[i]) for record in records if (i := record.evidence_index) is not None]
+    return [
+        audit.TranscriptRecord(
+            task_id=task_id,
+            index=episode.index,
+            instruction=episode.instruction,
+            turns=[
+                audit.TurnRecord(
+                    observation=turn.context.observation.text,
+                    action=turn.action,
+                    valid=turn.action_valid,
+                    admissible=turn.admissible,
+                )
+                for turn in episode.turns
+            ],
+            final_observation=episode.final_observation,
+            success=episode.success,
+        )
+        for task_id, episode in chosen
+    ]
+
+
+def _audit_record(
+    step: int, record: TaskRecord, result: CheckResult, prompt_version: str, run_seed: int
+) -> audit.TaskRecord:
     rollouts = [
         audit.RolloutRecord(
             index=episode.index,
@@ -179,4 +210,6 @@ def _audit_record(step: int, record: TaskRecord, result: CheckResult, prompt_ver
         skill_reward=result.skill_reward,
         trust=result.trust,
         analysis_prompt_version=prompt_version,
+        run_seed=run_seed,
+        evidence_order=list(record.split.evidence),
     )

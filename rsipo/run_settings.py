@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeVar
 
 from omegaconf import DictConfig
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rsipo.configuration import nearest, section
 from rsipo.problems import UserError
@@ -17,11 +17,19 @@ class _Section(BaseModel):
 
 
 class RunSection(_Section):
-    name: str = Field(min_length=1)
+    name: str
+    """Name of the run's folder."""
     work_dir: str
     directory: str
     seed: int = Field(ge=0)
     resume: Literal["never", "auto"]
+
+    @field_validator("name")
+    @classmethod
+    def _stays_in_its_folder(cls, name: str) -> str:
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError("a folder's name is wanted, without a slash and a leading dot")
+        return name
 
 
 class PolicySection(_Section):
@@ -78,6 +86,24 @@ class EvaluationSection(_Section):
     temperature: float = Field(ge=0)
 
 
+class PanelSection(_Section):
+    """What ``rsipo evaluate`` plays: each split's expected number of tasks (None: any), and one round per seed."""
+
+    splits: dict[str, int | None] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    temperature: float = Field(ge=0)
+    max_turns: int | None = Field(ge=1)
+    sha256: str | None
+    folder: str = Field(min_length=1)
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("every round needs a seed of its own")
+        return seeds
+
+
 class LoggingSection(_Section):
     trackers: list[str]
     project: str
@@ -85,21 +111,45 @@ class LoggingSection(_Section):
 
 
 class EnvSection(_Section):
-    """The benchmark; everything but ``name``, ``train_split`` and ``task_types`` goes to its specification."""
+    """What every benchmark has. The sections of the benchmarks add their own settings; ``name`` says which one it is.
 
-    name: Literal["alfworld"]
+    ``name``, ``data_root``, ``train_split`` and ``task_types`` are for the training run, the rest for the specification.
+    """
+
+    name: str
     data_root: str
     train_split: str
+    task_types: list[str] | None = Field(min_length=1)
     max_turns: int = Field(ge=1)
     history_length: int = Field(ge=0)
     success_reward: float = Field(gt=0)
     invalid_action_penalty: float = Field(ge=0)
     inadmissible_is_invalid: bool
     prompt_profile: Literal["full", "compact"]
+
+
+class AlfworldSection(EnvSection):
+    """ALFWorld; see ``AlfworldSpec``."""
+
+    name: Literal["alfworld"]
     engine: Literal["fast", "stock"]
     cache_dir: str | None
-    task_types: list[str] | None = Field(min_length=1)
     trusted_manifest: str | None
+
+
+class SearchSection(EnvSection):
+    """Search-based question answering; see ``SearchSpec``."""
+
+    name: Literal["search"]
+    train_data: str | None
+    test_data: str | None
+    retriever_urls: list[str] = Field(min_length=1)
+    top_k: int = Field(ge=1)
+    retrieval_timeout: float = Field(gt=0)
+    observation_form: Literal["json", "json_unicode", "plain"]
+
+
+ENVIRONMENTS: dict[str, type[EnvSection]] = {"alfworld": AlfworldSection, "search": SearchSection}
 
 
 class RunSettings(_Section):
@@ -113,9 +163,10 @@ class RunSettings(_Section):
     check: CheckSettings
     skill: SkillSettings
     method: MethodSettings
-    env: EnvSection
+    env: AlfworldSection | SearchSection
     workers: WorkersSection
     evaluation: EvaluationSection
+    panel: PanelSection
     logging: LoggingSection
 
     @classmethod

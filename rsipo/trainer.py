@@ -23,7 +23,13 @@ from rsipo.estimators import (
 from rsipo.execution_check import SkillProgram, TaskRecord
 from rsipo.losses import gated_distillation, skill_policy_gradient
 from rsipo.prompts import ANALYSIS_PROMPT_VERSION
-from rsipo.record_keeping import audit_records, check_metrics, distillation_metrics, rollout_metrics
+from rsipo.record_keeping import (
+    audit_records,
+    check_metrics,
+    distillation_metrics,
+    evidence_transcripts,
+    rollout_metrics,
+)
 from rsipo.settings import AlgorithmSettings, MethodSettings
 from rsipo.tasks import TaskSampler
 from verl_ext.batch import Sample
@@ -94,7 +100,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         audit: AuditWriter | None,
         **loop: Any,
     ) -> None:
-        super().__init__(cluster, settings, collect=self._collect_students, **loop)
+        super().__init__(cluster, settings, **loop)
         self.algorithm = algorithm
         self.statistics = TypeStatistics(algorithm.check.eta)
         self._spec = spec
@@ -202,7 +208,13 @@ class RSIPOTrainer(AgentPPOTrainer):
             self.statistics.commit(checked.staged)
         if self._audit is not None:
             version = ANALYSIS_PROMPT_VERSION[self.algorithm.skill.prompt_profile]
-            self._audit.write_step(step, audit_records(step, checked.records, checked.results, version))
+            self._audit.write_transcripts(step, evidence_transcripts(checked.records))
+            self._audit.write_step(
+                step,
+                audit_records(
+                    step, checked.records, checked.results, prompt_version=version, run_seed=self.settings.seed
+                ),
+            )
             self._audit.write_statistics(step, self.statistics, committed=report.applied)
 
     # ------------------------------------------------------------------ state
@@ -217,12 +229,6 @@ class RSIPOTrainer(AgentPPOTrainer):
             )
         super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
-
-    # ------------------------------------------------------------------ details
-
-    def _collect_students(self, step: int) -> tuple[list[TurnSample], Metrics]:
-        records = self.roll_out(step)
-        return self.turn_samples(records), rollout_metrics(records, self._spec)
 
 
 def _check_outcome(record: TaskRecord) -> CheckOutcome:

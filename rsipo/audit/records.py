@@ -1,11 +1,13 @@
 """The audit trail of the execution check: what every task's check saw, and what was estimated from it.
 
 One folder, ``rsipo-audit``: ``settings.json``, one ``step-000001.jsonl`` per step with a line per task, and
-``statistics.jsonl`` with a line per step. ``rsipo audit verify`` recomputes all of it.
+``statistics.jsonl`` with a line per step. ``rsipo audit verify`` recomputes all of it. Beside them, for reading only, one
+``transcripts-000001.jsonl.gz`` per step with the evidence trajectories.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -15,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_system.files import write_atomically
 from rsipo.problems import UserError
 from rsipo.settings import CheckSettings
 
@@ -64,7 +67,8 @@ class ReplayRecord(Record):
 class TaskRecord(Record):
     """One task of one step: the raw outcomes, then the estimates (None where not defined).
 
-    ``analysis_prompt_version`` names the template the skills were asked with.
+    ``analysis_prompt_version`` names the template the skills were asked with. The split of the rollouts follows from
+    ``run_seed``, ``step`` and ``task_id``; ``evidence_order`` is the random order that decides between equal evidence.
     """
 
     step: int
@@ -84,6 +88,28 @@ class TaskRecord(Record):
     skill_reward: float | None
     trust: float | None
     analysis_prompt_version: str | None = None
+    run_seed: int | None = None
+    evidence_order: list[int] | None = None
+
+
+class TurnRecord(Record):
+    """One turn of a transcript: what was seen, what was done, and whether format and environment accepted it."""
+
+    observation: str
+    action: str
+    valid: bool
+    admissible: bool
+
+
+class TranscriptRecord(Record):
+    """The evidence trajectory of one task: the episode of rollout ``index``, which the checked skill was written from."""
+
+    task_id: str
+    index: int
+    instruction: str
+    turns: list[TurnRecord]
+    final_observation: str
+    success: bool
 
 
 class MomentsRecord(Record):
@@ -125,6 +151,11 @@ def step_of(path: Path) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and path.name == step_file(int(digits)) else None
 
 
+def transcripts_file(step: int) -> str:
+    """Name of a step's file of transcripts."""
+    return f"transcripts-{step:06d}.jsonl.gz"
+
+
 class AuditWriter:
     """Writes the audit folder of one run; one line per task, one per step, each file complete or absent.
 
@@ -143,7 +174,7 @@ class AuditWriter:
         content = json.dumps(settings.model_dump(), indent=2) + "\n"
         if path.exists() and path.read_text(encoding="utf-8") != content and self._has_steps():
             raise UserError(f"{path} differs from this run's check settings: resume with those, or start another run")
-        _write_atomically(path, content)
+        write_atomically(path, content)
 
     def resume_from(self, step: int) -> None:
         """Forget the steps after ``step`` (0: all), which a resumed run does again. Call it before writing any."""
@@ -151,15 +182,21 @@ class AuditWriter:
         if path.exists():
             lines = path.read_text(encoding="utf-8").split("\n")
             kept = [line + "\n" for line in lines if 1 <= _step_of_line(line) <= step]
-            _write_atomically(path, "".join(kept))
+            write_atomically(path, "".join(kept))
         for file in self.directory.glob("step-*.jsonl"):
-            if (step_of(file) or 0) > step:
+            if (number := step_of(file) or 0) > step:
+                (self.directory / transcripts_file(number)).unlink(missing_ok=True)
                 file.unlink()
 
     def write_step(self, step: int, records: Sequence[TaskRecord]) -> None:
         """Write the records of a step's tasks."""
         lines = "".join(record.model_dump_json() + "\n" for record in records)
-        _write_atomically(self.directory / step_file(step), lines)
+        write_atomically(self.directory / step_file(step), lines)
+
+    def write_transcripts(self, step: int, transcripts: Sequence[TranscriptRecord]) -> None:
+        """Write the evidence trajectories of a step; the same transcripts give the same bytes."""
+        lines = "".join(transcript.model_dump_json() + "\n" for transcript in transcripts)
+        write_atomically(self.directory / transcripts_file(step), gzip.compress(lines.encode(), mtime=0))
 
     def write_statistics(self, step: int, statistics: Statistics, *, committed: bool) -> None:
         """Append the statistics as they are after the step; its records must be written already."""
@@ -190,22 +227,3 @@ def _step_of_line(line: str) -> int:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):
         return 0
-
-
-def _write_atomically(path: Path, content: str) -> None:
-    """Readers see the old file or the new one, never a part, also after a power cut."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +18,7 @@ Violation = tuple[str, Any, Any]
 def violations(record: TaskRecord, settings: CheckSettings) -> Iterator[Violation]:
     """Every broken rule of one task."""
     yield from _rollouts(record, settings)
+    yield from _split(record)
     yield from _evidence(record)
     yield from _skill(record)
     yield from _replays(record, settings)
@@ -39,6 +43,21 @@ def _rollouts(record: TaskRecord, settings: CheckSettings) -> Iterator[Violation
         yield from _episode(field, rollout, settings)
 
 
+def _split(record: TaskRecord) -> Iterator[Violation]:
+    """The rollouts in the order of G numbers drawn from (run seed, step, task id): the first half is evidence."""
+    if record.run_seed is None:
+        return
+    key = f"[{record.run_seed}, {record.step}, {json.dumps(record.task_id)}]"
+    draw = random.Random(int(hashlib.sha256(key.encode()).hexdigest(), 16))
+    ranked = sorted((draw.random(), rollout.index) for rollout in record.rollouts)
+    drawn = [index for _, index in ranked[: len(ranked) // 2]]
+    if record.evidence_order != drawn:
+        yield "evidence_order", record.evidence_order, f"{drawn}, as drawn from the run seed"
+    roles = [rollout.index for rollout in record.rollouts if rollout.role == "evidence"]
+    if sorted(roles) != sorted(drawn):
+        yield "rollouts[].role", f"evidence {roles}", f"evidence {sorted(drawn)}, as drawn from the run seed"
+
+
 def _episode(field: str, episode: RolloutRecord | ReplayRecord, settings: CheckSettings) -> Iterator[Violation]:
     fewest = 1 if episode.status == "ok" else 0
     if not fewest <= episode.turns <= settings.max_turns:
@@ -50,10 +69,16 @@ def _episode(field: str, episode: RolloutRecord | ReplayRecord, settings: CheckS
 def _evidence(record: TaskRecord) -> Iterator[Violation]:
     usable = [r for r in record.rollouts if r.role == "evidence" and r.status == "ok"]
     allowed = [r.index for r in usable if r.success] or [r.index for r in usable]
+    if record.evidence_order is not None:
+        allowed = [index for index in record.evidence_order if index in allowed][:1]
     if not allowed and record.evidence_index is not None:
         yield "evidence_index", record.evidence_index, "null, as no evidence rollout is usable"
     if allowed and record.evidence_index not in allowed:
-        yield "evidence_index", record.evidence_index, f"one of {allowed} (usable evidence, successes first)"
+        yield (
+            "evidence_index",
+            record.evidence_index,
+            f"one of {allowed} (usable evidence, successes first, then by evidence_order)",
+        )
     if record.evidence_index is None and record.skill is not None:
         yield "skill", "a skill", "null without evidence"
 

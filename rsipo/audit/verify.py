@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from rsipo.audit.records import (
 )
 from rsipo.audit.rules import violations
 from rsipo.problems import UserError
+from rsipo.run_files import read_metrics
 from rsipo.settings import CheckSettings
 
 TOLERANCE = 1e-9
@@ -102,6 +104,10 @@ def verify_run(directory: Path | str) -> VerificationReport:
             report.differences.append(Difference(STATISTICS_FILE, None, gap, None, "a line and a file for every step"))
         previous = step
         chain = _verify_step(audit, step, statistics.get(step), chain, settings, report)
+    trained = max((row["step"] for row in read_metrics(audit.parent / "rsipo" / "metrics.jsonl")), default=0)
+    if trained > previous:
+        lost = f"step {trained}" if trained == previous + 1 else f"steps {previous + 1} to {trained}"
+        report.differences.append(Difference(STATISTICS_FILE, None, lost, None, "recorded, as metrics.jsonl has it"))
     return report
 
 
@@ -121,6 +127,9 @@ def _verify_step(
     report.steps += 1
     report.tasks += len(lines)
 
+    for task_id, count in Counter(record.task_id for _, record in lines).items():
+        if count > 1:
+            problems.append(Difference(name, None, f"task_id {task_id}", f"{count} lines", "one line"))
     staged = recompute.moments_after(before, [record for _, record in lines], settings)
     for line, record in lines:
         if record.step != step:

@@ -5,33 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from rsipo.embedded.warm_start import warm_start
 from rsipo.problems import UserError
+from rsipo.stage_progress import StageProgress
 
 
 def warm_start_command(out: Path, *, seed: int, million_tokens: float, threads: int) -> None:
-    """Make the policy, with a progress bar per stage, and say how it plays."""
-    description = TextColumn("{task.description}")
-    columns = (description, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    """Make the policy, say how far each stage is, and how it plays."""
     try:
-        with Progress(*columns) as bars:
-            stages: dict[str, TaskID] = {}
-
-            def progress(stage: str, done: int, total: int) -> None:
-                if stage not in stages:
-                    stages[stage] = bars.add_task(stage, total=total)
-                bars.update(stages[stage], completed=done)
-
+        with StageProgress() as progress:
             made = warm_start(out, seed=seed, tokens=round(million_tokens * 1e6), threads=threads, progress=progress)
     except FileExistsError as error:
         raise UserError(str(error)) from error

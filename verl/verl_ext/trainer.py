@@ -1,8 +1,9 @@
-"""AgentPPOTrainer: veRL's PPO loop for turn-level agent samples. On its own it is GRPO."""
+"""AgentPPOTrainer: veRL's PPO loop for turn-level agent samples; a subclass says what one step consists of."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,13 +59,12 @@ class TurnSample:
     origin: Any = None
 
 
-class AgentPPOTrainer:
-    """Rollouts, scores, one pass of PPO mini-batches, weight sync, checkpoint: once per step.
+class AgentPPOTrainer(ABC):
+    """The loop of steps, evaluations and checkpoints, and the parts of a step: scores, one pass of PPO mini-batches, sync.
 
     Args:
         cluster: the started policy cluster.
         settings: the loop's settings.
-        collect: plays a step's tasks and returns (turn samples, metrics).
         evaluate: plays the held-out tasks and returns metrics.
         log: takes (step, metrics) once per step.
         checkpoints, clock: where to save, how to time.
@@ -75,7 +75,6 @@ class AgentPPOTrainer:
         cluster: PolicyCluster,
         settings: PPOSettings,
         *,
-        collect: Callable[[int], tuple[list[TurnSample], Metrics]],
         evaluate: Callable[[int], Metrics],
         log: Callable[[int, Metrics], None],
         checkpoints: CheckpointStore,
@@ -85,7 +84,6 @@ class AgentPPOTrainer:
         self.settings = settings
         self.step = 0
         self.clock = clock
-        self._collect = collect
         self._evaluate = evaluate
         self._log = log
         self._checkpoints = checkpoints
@@ -118,14 +116,9 @@ class AgentPPOTrainer:
                     if step < last:
                         self.cluster.wake(self.settings.sync_deadline_s)  # saving lets servers that share the devices sleep
 
+    @abstractmethod
     def train_step(self, step: int) -> Metrics:
-        """One GRPO step. Subclasses restate it with their own terms, from the same parts."""
-        with self.clock.phase("rollouts"):
-            turns, metrics = self._collect(step)
-        metrics |= self.score(turns)
-        report = self.update(step, turns)
-        self.sync(step)
-        return metrics | self.update_metrics(report)
+        """One training step, put together from the parts below. ``score``, ``update`` and ``sync`` alone are GRPO."""
 
     # ------------------------------------------------------------------ its parts
 

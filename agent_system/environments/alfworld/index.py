@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_system.environments.base import Task
+from agent_system.files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -147,16 +146,3 @@ class _HashCache:
             write_atomically(self._file, json.dumps(self._entries).encode())
         except OSError as error:
             logger.warning("cannot write %s (%s); the games will be hashed again next time", self._file, error)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file that readers see either not at all or whole; creates its folder. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -21,7 +21,7 @@ from typing import Any
 
 import fast_downward.interface
 
-from agent_system.environments.alfworld.index import write_atomically
+from agent_system.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

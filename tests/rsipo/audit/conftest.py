@@ -70,6 +70,8 @@ def raw_task(draw: random.Random, step: int, number: int) -> dict:
         "skill": skill,
         "replays": replays,
         "state_matched": all(known) if known else None,
+        "run_seed": 0,
+        "evidence_order": list(parts.evidence),
     }
 
 

@@ -10,6 +10,7 @@ from rsipo.audit import recompute, rules, verify
 from rsipo.audit.command import verify_command
 from rsipo.audit.verify import verify_run
 from rsipo.problems import UserError
+from rsipo.split import split
 
 STATISTICS = "statistics.jsonl"
 
@@ -257,13 +258,13 @@ def test_each_setting(audit, name, value):
 
 @pytest.mark.parametrize(
     ("target", "field"),
-    [("task", "task_id"), ("rollouts", "invalid_actions"), ("rollouts", "skill_valid"), ("skill", "text")],
+    [("rollouts", "invalid_actions"), ("rollouts", "skill_valid"), ("skill", "text")],
 )
 def test_what_no_formula_uses_is_held_by_the_hash(audit, target, field):
     path, line, _ = find(audit, measured)
 
     def change(record):
-        part = {"task": record, "rollouts": record["rollouts"][0], "skill": record["skill"]}[target]
+        part = {"rollouts": record["rollouts"][0], "skill": record["skill"]}[target]
         part[field] = 1 - part[field] if field == "invalid_actions" else other(part[field])
 
     edit(path, line, change, rehash=False)
@@ -378,3 +379,62 @@ def test_the_command_reports_every_difference_and_fails(audit, capsys):
     out = capsys.readouterr().out
     assert "step-000001.jsonl:1 trust: recorded 1.987654321, should be " in out
     assert "1 differences" in out
+
+
+def equals(record: dict) -> bool:
+    """Two usable evidence rollouts with the same outcome: only the drawn order says which one is taken."""
+    usable = [r for r in record["rollouts"] if r["role"] == "evidence" and r["status"] == "ok"]
+    return len(usable) == 2 and usable[0]["success"] == usable[1]["success"]
+
+
+def test_the_other_of_two_equal_trajectories(audit):
+    path, line, record = find(audit, equals)
+    other_index = next(i for i in record["evidence_order"] if i != record["evidence_index"])
+    edit(path, line, lambda r: r.update(evidence_index=other_index))
+    assert any(d.field == "evidence_index" for d in verify_run(audit).differences)
+
+
+@pytest.mark.parametrize("changed", ["order", "roles", "seed"])
+def test_a_split_that_was_not_drawn_from_the_seed(audit, changed):
+    def change(record: dict) -> None:
+        if changed == "seed":
+            record["run_seed"] = 1
+        elif changed == "order":
+            record["evidence_order"].reverse()
+        else:
+            for rollout in record["rollouts"]:
+                rollout["role"] = {"evidence": "control", "control": "evidence"}[rollout["role"]]
+
+    # Under another seed some tasks would have the same split; this one has not.
+    path, line, _ = find(
+        audit, lambda r: split(4, seed=1, step=r["step"], task_id=r["task_id"]).evidence != tuple(r["evidence_order"])
+    )
+    edit(path, line, change)
+    fields = {d.field for d in verify_run(audit).differences}
+    assert fields & {"evidence_order", "rollouts[].role"}
+
+
+def test_records_of_before_the_seed_was_kept_still_verify(audit):
+    drop_hashes(audit)
+    for path in sorted(audit.glob("step-*.jsonl")):
+        for line in range(1, len(path.read_text().splitlines()) + 1):
+            edit(path, line, lambda r: (r.pop("run_seed"), r.pop("evidence_order")), rehash=False)
+    assert verify_run(audit).ok
+
+
+def test_a_task_that_is_there_twice(audit):
+    path = audit / "step-000002.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[0]]) + "\n")
+    assert any(d.field.startswith("task_id ") and d.recorded == "2 lines" for d in verify_run(audit).differences)
+
+
+def test_a_last_step_removed_with_its_statistics(audit):
+    metrics = audit.parent / "rsipo" / "metrics.jsonl"
+    metrics.parent.mkdir()
+    metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(5)))
+    assert verify_run(audit).ok
+    (audit / "step-000004.jsonl").unlink()
+    lines = (audit / "statistics.jsonl").read_text().splitlines(keepends=True)
+    (audit / "statistics.jsonl").write_text("".join(lines[:-1]))
+    assert [d.field for d in verify_run(audit).differences] == ["step 4"]

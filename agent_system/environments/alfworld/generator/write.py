@@ -24,6 +24,7 @@ from agent_system.environments.alfworld.generator.package import alfworld_packag
 from agent_system.environments.alfworld.generator.presets import Preset, one_of, resolve_preset
 from agent_system.environments.alfworld.generator.scene import GENERATOR_VERSION
 from agent_system.environments.alfworld.generator.tables import SPLITS, TASK_TYPES
+from agent_system.files import write_atomically
 
 MANIFEST = "MANIFEST.jsonl"
 DATA = "json_2.1.1"
@@ -239,9 +240,7 @@ def _merge_into_manifest(root: Path, split: str, entries: list[dict[str, Any]]) 
     merged = [entry for entry in read_manifest(root) if entry["split"] != split] + entries
     merged.sort(key=lambda entry: entry["path"])
     text = "".join(json.dumps(entry) + "\n" for entry in merged)
-    temporary = root / f".{MANIFEST}"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, root / MANIFEST)
+    write_atomically(root / MANIFEST, text)
 
 
 @contextlib.contextmanager
