@@ -1,4 +1,4 @@
-"""The command line: ``rsipo train``, ``rsipo games …``, ``rsipo audit …``, ``rsipo warm-start``. Heavy imports happen inside."""
+"""The command line, ``rsipo COMMAND``. Heavy imports happen inside the commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from dotenv import load_dotenv
 
 from rsipo.problems import UserError
+from rsipo.retriever.command import retriever_app
 
 app = typer.Typer(
     name="rsipo",
@@ -20,8 +21,11 @@ app = typer.Typer(
 )
 games_app = typer.Typer(no_args_is_help=True, help="Generate and check ALFWorld-format games.")
 audit_app = typer.Typer(no_args_is_help=True, help="Recompute the records of the execution check.")
+search_app = typer.Typer(no_args_is_help=True, help="Generate data for search-based question answering.")
 app.add_typer(games_app, name="games")
+app.add_typer(search_app, name="search")
 app.add_typer(audit_app, name="audit")
+app.add_typer(retriever_app, name="retriever")
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -50,6 +54,39 @@ def train(
     from rsipo.launch import train_command
 
     raise typer.Exit(train_command([*(arguments or []), *context.args], dry_run=dry_run))
+
+
+@app.command(context_settings=_OVERRIDES)
+def evaluate(
+    context: typer.Context,
+    arguments: Annotated[
+        Optional[list[str]],
+        typer.Argument(
+            metavar="[ENV MODEL [STEP]] [KEY=VALUE]...",
+            help="Benchmark, model (its run is evaluated) or run folder, training step (default: the newest), overrides.",
+        ),
+    ] = None,
+    hf: Annotated[
+        bool, typer.Option("--hf", help="MODEL is a Hugging Face folder under MODELS_ROOT (also RSIPO_EVAL_HF=1).")
+    ] = False,
+    policy: Annotated[
+        Optional[str], typer.Option(help="A scripted policy instead of a model: walkthrough or nonsense.")
+    ] = None,
+    tasks: Annotated[Optional[int], typer.Option(min=1, help="A subset: so many tasks of each split.")] = None,
+    subset: Annotated[bool, typer.Option("--subset", help="A subset: whatever tasks are there.")] = False,
+    panel: Annotated[
+        Optional[Path], typer.Option(metavar="FILE", help="Play exactly the tasks of this panel.json.")
+    ] = None,
+    out: Annotated[
+        Optional[Path], typer.Option(parser=folder, metavar="DIR", help="Folder of the results, instead of the usual.")
+    ] = None,
+) -> None:
+    """Measure a policy: every task of the panel once per round, no skill. An interrupted evaluation goes on."""
+    from rsipo.evaluation.command import Options, evaluate_command
+
+    hf = hf or os.environ.get("RSIPO_EVAL_HF") == "1"
+    options = Options(hf and policy is None, policy, tasks, subset, panel, out)
+    raise typer.Exit(evaluate_command([*(arguments or []), *context.args], options))
 
 
 @games_app.command("generate")
@@ -84,6 +121,19 @@ def games_check(
     raise typer.Exit(check_command(directory, play=play))
 
 
+@search_app.command("generate")
+def search_generate(
+    out: Annotated[Path, typer.Option(parser=folder, metavar="DIR", help="Folder to write into.")],
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    train: Annotated[int, typer.Option(min=1, help="Training questions.")] = 480,
+    test: Annotated[int, typer.Option(min=1, help="Test questions, about other subjects.")] = 60,
+) -> None:
+    """Write a corpus about an invented world, and one- and two-hop questions that only searching it can answer."""
+    from rsipo.search_data import generate_command
+
+    generate_command(out, seed=seed, train=train, test=test)
+
+
 @audit_app.command("verify")
 def audit_verify(run: Annotated[Path, typer.Argument(help="A run folder, or its rsipo-audit folder.")]) -> None:
     """Recompute every number of the audit from the raw outcomes. Exit status 1 on any difference."""
@@ -92,17 +142,70 @@ def audit_verify(run: Annotated[Path, typer.Argument(help="A run folder, or its 
     raise typer.Exit(verify_command(run))
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
+    out: Annotated[
+        Optional[Path], typer.Option(help="Folder to write into. Default: `report` in the run, or here for several.")
+    ] = None,
+) -> None:
+    """Write one HTML file about a run, or about several: training, skills, trust, every task. PNGs beside it."""
+    from rsipo.report.command import report_command
+
+    report_command(runs, out)
+
+
 @app.command("warm-start")
 def warm_start(
     out: Annotated[Path, typer.Option(parser=folder, metavar="DIR", help="Folder for the model.")],
+    env: Annotated[str, typer.Option(metavar="[alfworld|search]", help="What the policy is for.")] = "alfworld",
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    million_tokens: Annotated[float, typer.Option(help="Training tokens, in millions.")] = 10.0,
+    million_tokens: Annotated[
+        Optional[float], typer.Option(min=0.001, help="Training tokens, in millions. Default: 10, for search 6.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
-    """Make the embedded tiny policy from scratch: scripted demonstrations, then supervised fine-tuning."""
+    """Make an embedded tiny policy from scratch: scripted demonstrations, then supervised fine-tuning."""
     from rsipo.embedded.command import warm_start_command
 
-    warm_start_command(out, seed=seed, million_tokens=million_tokens, threads=threads)
+    warm_start_command(out, env, seed=seed, million_tokens=million_tokens, threads=threads)
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name under $RSIPO_WORK/runs.")],
+    step: Annotated[
+        Optional[str], typer.Argument(metavar="[STEP]", help="A step, or latest (default).", show_default=False)
+    ] = None,
+    repository: Annotated[
+        Optional[str], typer.Argument(metavar="[HF_REPO]", help="OWNER/NAME on the hub to upload to.")
+    ] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option(parser=folder, metavar="DIR", help="Folder to write; default: RUN/export/<run>-step<STEP>."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="[bf16|fp32]", help="Precision of the weights.")] = "bf16",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Create the repository public, not private.")] = False,
+) -> None:
+    """Merge a checkpoint into a self-contained, verified Hugging Face model; upload it where HF_REPO is given."""
+    from rsipo.export.command import export_command
+
+    export_command(run, step, repository, out=out, precision=dtype, overwrite=overwrite, private=not public)
+
+
+@app.command(context_settings=_OVERRIDES)
+def doctor(
+    context: typer.Context,
+    arguments: Annotated[
+        Optional[list[str]],
+        typer.Argument(metavar="[ENV MODEL] [KEY=VALUE]...", help="The words you would give to rsipo train."),
+    ] = None,
+) -> None:
+    """Look at software, machine, data, model and memory, with a remedy for what is wrong. Exit status 1 on a failure."""
+    from rsipo.doctor.command import doctor_command
+
+    raise typer.Exit(doctor_command([*(arguments or []), *context.args]))
 
 
 def read_environment(file: Path) -> None:
@@ -115,7 +218,7 @@ def read_environment(file: Path) -> None:
         load_dotenv(file)  # the environment wins over the file
     except ValueError as error:  # not UTF-8, a null byte
         raise UserError(f"{file.absolute()} is not plain text ({error}); correct or remove it") from error
-    for name in ("RSIPO_WORK", "MODELS_ROOT", "ALFWORLD_DATA", "RSIPO_RESUME_MODE"):
+    for name in ("RSIPO_WORK", "MODELS_ROOT", "ALFWORLD_DATA", "SEARCH_DATA", "RSIPO_SEARCH_TRAIN_DATA", "RSIPO_RESUME_MODE"):
         value = os.environ.get(name, "").strip()
         if not value:
             os.environ.pop(name, None)
@@ -132,7 +235,7 @@ def main() -> None:
         app()
     except UserError as error:
         print(f"rsipo: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_status)
     except SystemExit as end:
         if end.code in (130, 15):  # so typer answers Ctrl-C, and Ray SIGTERM while it starts, without a word
             print("rsipo: interrupted", file=sys.stderr)

@@ -82,7 +82,7 @@ def _explain(error: Exception, overrides: Sequence[str]) -> str:
     text = str(error)
     if found := re.search(r"Could not override '([^']+)'", text):
         key = found.group(1)
-        return f"unknown setting '{key}': {nearest(key, _known_keys())} (to add a key of veRL's own, write +{key}=…)"
+        return f"unknown setting '{key}': {nearest(key, _known_keys(overrides))} (to add a key of veRL's own, write +{key}=…)"
     if found := re.search(r"Could not find '([^/']+)/([^']+)'", text):
         group, name = found.groups()
         return f"unknown {group} '{name}': {nearest(name, options(group))}"
@@ -96,8 +96,9 @@ def _groups() -> list[str]:
     return sorted(path.name for path in CONFIG_DIRECTORY.iterdir() if path.is_dir())
 
 
-def _known_keys() -> list[str]:
+def _known_keys(overrides: Sequence[str]) -> list[str]:
     known = _groups()
+    environment = next((text[4:] for text in reversed(overrides) if text.startswith("env=")), "alfworld")
 
     def walk(node: Any, prefix: str) -> None:
         if not isinstance(node, dict):
@@ -107,6 +108,8 @@ def _known_keys() -> list[str]:
             walk(value, f"{prefix}{key}.")
 
     for path in [CONFIG_DIRECTORY / "rsipo.yaml", *CONFIG_DIRECTORY.glob("*/*.yaml")]:
+        if path.parent.name == "env" and path.stem != environment:
+            continue  # another benchmark's settings
         values = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         grouped = path.parent != CONFIG_DIRECTORY and "@package _global_" not in path.read_text(encoding="utf-8")
         walk(values, f"{path.parent.name}." if grouped else "")

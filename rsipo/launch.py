@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +12,15 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from rsipo.configuration import compose_run, nearest
-from rsipo.games import ensure_embedded_games
-from rsipo.models import EMBEDDED_POLICY, family, model_folder, models_root
+from rsipo.configuration import compose_run, nearest, options
+from rsipo.embedded_runs import EMBEDDED_RUNS, EmbeddedRun
+from rsipo.models import family, model_folder, models_root
 from rsipo.plan import Plan
 from rsipo.preflight import inspect
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
 from rsipo.run_settings import RunSettings
 from rsipo.specs import BENCHMARKS
-
-_EMBEDDED_NAME = "rsipo-tiny-policy-alfworld"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +51,30 @@ def parse_request(arguments: Sequence[str]) -> Request:
 def request_overrides(request: Request) -> list[str]:
     """The Hydra overrides of a request; what the user wrote comes last and wins."""
     if request.model is None:
-        return ["recipe=embedded", f"policy.path={_quoted(EMBEDDED_POLICY)}", *request.overrides]
-    name = Path(request.model).name
-    chosen = [
-        f"recipe={request.environment}",
-        f"env={request.environment}",
-        f"family={family(name)}",
-        "hardware=8xgpu",
-        f"policy.path={_quoted(_folder_or_expected(request.model))}",
-        f"run.name={_quoted(f'rsipo-{name}-{request.environment}')}",
-    ]
+        embedded = EMBEDDED_RUNS[request.environment]
+        chosen = [
+            f"env={request.environment}",
+            f"recipe={embedded.recipe}",
+            f"policy.path={_quoted(embedded.policy)}",
+        ]
+    else:
+        name = Path(request.model).name
+        chosen = [
+            f"recipe={_recipe(request.environment, family(name))}",
+            f"env={request.environment}",
+            f"family={family(name)}",
+            "hardware=8xgpu",
+            f"policy.path={_quoted(_folder_or_expected(request.model))}",
+            f"run.name={_quoted(f'rsipo-{name}-{request.environment}')}",
+        ]
     given = {override.split("=", 1)[0].lstrip("+") for override in request.overrides}
     return [override for override in chosen if override.split("=", 1)[0] not in given] + list(request.overrides)
+
+
+def _recipe(environment: str, model_family: str) -> str:
+    """The published settings of a benchmark; some differ for a family of models, and then have a file of their own."""
+    special = f"{environment}-{model_family}"
+    return special if special in options("recipe") else environment
 
 
 def train_command(arguments: Sequence[str], *, dry_run: bool) -> int:
@@ -73,16 +84,31 @@ def train_command(arguments: Sequence[str], *, dry_run: bool) -> int:
         UserError: everything that can be found wrong before a worker starts.
     """
     request = parse_request(arguments)
-    config = compose_run(request_overrides(request))
+    if request.model is None:
+        return _train_embedded(request, EMBEDDED_RUNS[request.environment], dry_run=dry_run)
+    return _train(request_overrides(request), request.model, dry_run=dry_run)
+
+
+def _train_embedded(request: Request, embedded: EmbeddedRun, *, dry_run: bool) -> int:
+    """The embedded run: make its data, run what they need, train. A dry run makes and runs nothing."""
+    overrides = request_overrides(request)
+    settings = RunSettings.from_config(compose_run(overrides))
+    if settings.run.name == embedded.name:
+        overrides.append(f"run.name={_free_name(settings, embedded.name)}")
+    given = {text.split("=", 1)[0] for text in request.overrides}
+    data, makes_data = Path(settings.env.data_root), "env.data_root" not in given
+    if dry_run:
+        return _train(overrides, None, dry_run=True, made_later=makes_data)
+    if makes_data:
+        embedded.make_data(data)
+    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
+        return _train([*overrides, *where], None, dry_run=False)
+
+
+def _train(overrides: Sequence[str], model: str | None, *, dry_run: bool, made_later: bool = False) -> int:
+    config = compose_run(overrides)
     settings = RunSettings.from_config(config)
-    own_games = request.model is None and not any(text.startswith("env.data_root=") for text in request.overrides)
-    if request.model is None and settings.run.name == _EMBEDDED_NAME:
-        config = compose_run([*request_overrides(request), f"run.name={_embedded_name(settings)}"])
-        settings = RunSettings.from_config(config)
-    if own_games and not dry_run:
-        ensure_embedded_games(Path(settings.env.data_root))
-    model_name = request.model or settings.policy.path
-    plan, problems = inspect(config, settings, model_name, data_made_later=own_games and dry_run)
+    plan, problems = inspect(config, settings, model or settings.policy.path, data_made_later=made_later)
     if dry_run:
         print_plan(settings, config, plan, problems)
         return 1 if problems else 0
@@ -117,19 +143,19 @@ def print_plan(settings: RunSettings, config: DictConfig, plan: Plan | None, pro
     console.print("Nothing was started." if not problems else f"{len(problems)} problem(s); nothing was started.")
 
 
-def _embedded_name(settings: RunSettings) -> str:
+def _free_name(settings: RunSettings, name: str) -> str:
     """The newest embedded run when resuming, else the first free name, so that running twice just works."""
     runs = Path(settings.run.work_dir) / "runs"
     used = 1
-    while RunFiles(runs / _numbered(used)).is_used():
+    while RunFiles(runs / _numbered(name, used)).is_used():
         used += 1
     if settings.run.resume == "auto" and used > 1:
         used -= 1
-    return _numbered(used)
+    return _numbered(name, used)
 
 
-def _numbered(number: int) -> str:
-    return _EMBEDDED_NAME if number == 1 else f"{_EMBEDDED_NAME}-{number}"
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 def _folder_or_expected(name: str) -> Path:

@@ -10,10 +10,12 @@ from typing import Any
 
 from rsipo.configuration import nearest
 from rsipo.problems import UserError
+from rsipo.weight_shapes import read_header, shape_problem
 
 #: The published configurations, and what a model folder's name must contain to take one (``config/family``).
 FAMILIES = {"qwen2.5-7b": "qwen2.5-7b", "qwen2.5-3b": "qwen2.5-3b", "qwen3-1.7b": "qwen3-1.7b"}
 EMBEDDED_POLICY = Path(__file__).parent / "assets" / "tiny-policy"
+EMBEDDED_SEARCH_POLICY = Path(__file__).parent / "assets" / "tiny-search-policy"
 
 
 def models_root() -> Path:
@@ -51,6 +53,7 @@ class ModelFacts:
     layers: int
     vocabulary: int
     hidden: int
+    intermediate: int
     context_length: int
     kv_bytes_per_token: int
 
@@ -66,8 +69,7 @@ def read_model(path: Path) -> ModelFacts:
         for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
             if not (path / name).is_file():
                 raise UserError(f"model {path}: {name} is missing, {index.name} lists it; download it again")
-    for weights in path.glob("*.safetensors"):
-        _check_weights(weights)
+    shapes = {name: shape for file in path.glob("*.safetensors") for name, shape in _read_shapes(file).items()}
     if not list(path.glob("*.safetensors")) and not list(path.glob("pytorch_model*.bin")):
         raise UserError(f"model {path}: no weights (*.safetensors); download it again")
     if not (path / "tokenizer.json").is_file() and not (path / "vocab.json").is_file():
@@ -82,27 +84,27 @@ def read_model(path: Path) -> ModelFacts:
             f"model {path}: no chat template; RSIPO needs an instruction-tuned model or a chat_template.jinja in the folder"
         )
     try:
-        return _facts(values)
+        facts = _facts(values)
+        problem = shape_problem(values, shapes)
     except KeyError as error:
         raise UserError(
             f"model {path}: config.json lacks {error}; only decoder-only language models are supported"
         ) from error
     except (TypeError, ZeroDivisionError) as error:
         raise UserError(f"model {path}: the sizes in config.json make no sense ({error}); download it again") from error
+    if problem:
+        raise UserError(f"model {path}: {problem}; they are of different models: download the folder again")
+    return facts
 
 
-def _check_weights(path: Path) -> None:
-    """Whether a safetensors file is whole: its header says where its tensors end."""
+def _read_shapes(path: Path) -> dict[str, list[int]]:
+    """Shapes of the weights in a safetensors file, which must be whole."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            size = path.stat().st_size
-            header = json.loads(file.read(length)) if 8 < 8 + length <= size else {}
-        end = 8 + length + max(tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        end, size = 1, 0
-    if end != size:
-        raise UserError(f"model {path.parent}: {path.name} is cut off or no safetensors file; download it again")
+        return {name: tensor["shape"] for name, tensor in read_header(path).items()}
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"model {path.parent}: {path.name} is cut off or no safetensors file; download it again"
+        ) from error
 
 
 def _facts(values: dict[str, Any]) -> ModelFacts:
@@ -119,6 +121,7 @@ def _facts(values: dict[str, Any]) -> ModelFacts:
         layers=layers,
         vocabulary=vocabulary,
         hidden=hidden,
+        intermediate=values["intermediate_size"],
         context_length=values["max_position_embeddings"],
         kv_bytes_per_token=2 * layers * kv_heads * head_size * 2,
     )

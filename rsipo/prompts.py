@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from agent_system.environments.alfworld.prompts import short_observation
+from agent_system.environments.alfworld import prompts as alfworld
+from agent_system.environments.search import prompts as search
 from agent_system.rollout.types import Episode, Turn
 from rsipo.settings import did_you_mean
 
@@ -118,7 +119,7 @@ def _messages(
     if profile not in ANALYSIS_PROMPT_VERSION:
         raise ValueError(f"unknown prompt profile {profile!r}{did_you_mean(profile, ANALYSIS_PROMPT_VERSION)}")
     if profile == "compact":
-        text = _compact(episode, shortened, omitted)
+        text = _compact(episode, benchmark, shortened, omitted)
     else:
         text = _full(episode, benchmark, repeat_format, shortened, omitted)
     return [{"role": "user", "content": text}]
@@ -153,8 +154,9 @@ def _full_turn(number: int, turn: Turn, *, brief: bool) -> str:
     action = f"Action: {turn.action} ({_validity(turn)})"
     if brief:
         return f"Turn {number}\n{action}"
-    observation, response = turn.context.observation.text, turn.generation.text
-    return f"Turn {number}\nObservation: {observation}\nResponse: {response}\n{action}"
+    observation = turn.context.observation.text
+    seen = f"Observation: {observation}\n" if observation else ""
+    return f"Turn {number}\n{seen}Response: {turn.generation.text}\n{action}"
 
 
 def _validity(turn: Turn) -> str:
@@ -163,14 +165,16 @@ def _validity(turn: Turn) -> str:
     return "valid" if turn.admissible else "invalid: not possible at that moment"
 
 
-def _compact(episode: Episode, shortened: int, omitted: int) -> str:
+def _compact(episode: Episode, benchmark: str, shortened: int, omitted: int) -> str:
+    short_observation = search.short_observation if benchmark == "search" else alfworld.short_observation
+    short_action = search.short_action if benchmark == "search" else str
     lines = [f"Task: {episode.instruction}"]
     for number, turn in enumerate(episode.turns, start=1):
         if number <= omitted:
             continue
-        if number > shortened:
-            lines.append(short_observation(turn.context.observation.text))
-        lines.append(f"> {turn.action}" + ("" if turn.action_valid and turn.admissible else " (invalid)"))
+        if number > shortened and (observation := turn.context.observation.text):
+            lines.append(short_observation(observation))
+        lines.append(f"> {short_action(turn.action)}" + ("" if turn.action_valid and turn.admissible else " (invalid)"))
     lines.append(f"Result: {'success' if episode.success else 'failure'}")
     lines.append("Write the procedure. JSON." if episode.success else "Write the rule. JSON.")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""This run's own Ray cluster: started with a deadline, on loopback, stopped whatever happens."""
+"""The run's Ray cluster: its own, on loopback, stopped whatever happens; or one that is there already, which is only joined."""
 
 from __future__ import annotations
 
@@ -19,15 +19,27 @@ from verl_ext.phases import deadline
 from verl_ext.run_folder import FOLDER_VARIABLE, clear_run_folder
 
 _START_DEADLINE_S = 180
+_JOIN_DEADLINE_S = 60
 _NOT_STARTED = (
     f"Ray did not start within {_START_DEADLINE_S} s: "
     "look for a full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"
 )
 _OBJECT_STORE_BYTES = 512 * 2**20
 
+Handler = Callable[[int, Any], object]
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
 
 def prepare_environment(device: str) -> None:
     """Set what Ray, veRL and the tokenizers read from the environment. Call before importing any of them."""
+    for name, value in _environment(device).items():
+        os.environ.setdefault(name, value)
+
+
+def _environment(device: str) -> dict[str, str]:
     defaults = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray and veRL's servers bind to loopback
@@ -38,28 +50,63 @@ def prepare_environment(device: str) -> None:
     }
     if device == "cpu":
         defaults |= {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": str(min(2, os.cpu_count() or 1))}
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
+    return defaults
 
 
 @contextmanager
-def ray_cluster(config: DictConfig, logs: Path) -> Iterator[None]:
-    """A local Ray cluster for the duration of the block, apart from any other on this machine.
+def ray_cluster(config: DictConfig, logs: Path, on_signal: Handler = _interrupt) -> Iterator[None]:
+    """Ray for the duration of the block: a local cluster apart from any other, or the one at ``hardware.ray_address``.
 
-    When the block fails, the logs of Ray's processes are kept in ``logs``.
+    When the block fails, the logs of a local cluster's processes are kept in ``logs``. ``on_signal`` handles SIGTERM and
+    SIGINT, also in the place of Ray's own handler.
 
     Raises:
-        UserError: Ray did not start within its deadline.
+        UserError: Ray did not start, or the cluster did not answer, within the deadline.
     """
+    address = str(config.hardware.ray_address)
+    if address == "local":
+        cluster = _own_cluster(config, logs, on_signal)
+    else:
+        cluster = _joined_cluster(address, str(config.trainer.device), on_signal)
+    with cluster:
+        yield
+
+
+@contextmanager
+def _joined_cluster(address: str, device: str, on_signal: Handler) -> Iterator[None]:
     import ray
 
-    with scratch_folder("rsipo-ray-", clear=clear_run_folder) as temporary, _signals(_interrupt):
+    variables = {name: os.environ[name] for name in _environment(device)}  # its processes were not started from here
+    with _signals(on_signal):
+        try:
+            with (
+                deadline(_JOIN_DEADLINE_S, UserError(f"no Ray cluster answered at {address} in {_JOIN_DEADLINE_S} s")),
+                _instead_of_rays(on_signal),
+            ):
+                ray.init(
+                    address=address, logging_level="error", log_to_driver=False, runtime_env={"env_vars": variables}
+                )
+            yield
+        except ConnectionError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"no Ray cluster at RSIPO_RAY_ADDRESS={address}: {reason}; start it with `ray start`"
+            ) from error
+        finally:
+            with _signals(signal.SIG_IGN):
+                ray.shutdown()  # leaves the cluster; the trainer has ended its actors
+
+
+@contextmanager
+def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator[None]:
+    import ray
+
+    with scratch_folder("rsipo-ray-", clear=clear_run_folder) as temporary, _signals(on_signal):
         os.environ[FOLDER_VARIABLE] = str(temporary)  # for the processes that Ray starts
         try:
-            with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)):
+            with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)), _instead_of_rays(on_signal):
                 ray.init(address="local", **_arguments(config, temporary))
-            with _signals(_interrupt):  # again: Ray has set a handler of its own, which aborts
-                yield
+            yield
         except BaseException:
             keep_worker_logs(temporary, logs)
             raise
@@ -75,6 +122,7 @@ def _arguments(config: DictConfig, temporary: Path) -> dict[str, Any]:
         "logging_level": "error",
         "log_to_driver": False,
         "_temp_dir": str(temporary),
+        "runtime_env": {"worker_process_setup_hook": "verl_ext.stacks.register"},
     }
     if config.trainer.device == "cpu":
         # Logical resources: the processes take turns on the cores there are.
@@ -86,12 +134,22 @@ def _arguments(config: DictConfig, temporary: Path) -> dict[str, Any]:
     return arguments
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def _instead_of_rays(handler: Handler) -> Iterator[None]:
+    """Ray, when it starts, sets a handler of SIGTERM that exits; in the block and after it, ``handler`` gets the signal."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code == signal.SIGTERM:
+            handler(signal.SIGTERM, None)
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
-def _signals(handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+def _signals(handler: Handler | signal.Handlers) -> Iterator[None]:
     """Handle SIGTERM and Ctrl-C so within the block, also where the shell had them ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -90,6 +90,7 @@ def check_metrics(records: Sequence[TaskRecord], results: Sequence[CheckResult |
         "funnel/evidence": sum(record.evidence_index is not None for record, _ in checked),
         "funnel/skill_parsed": sum(record.rewrite is not None and bool(record.rewrite.skill) for record in rewritten),
         "funnel/skill_valid": len(valid),
+        "check/skill_leaks": sum(record.rewrite is not None and record.rewrite.leaks_answer for record in rewritten),
         "funnel/replayed": sum(any(replay.status == "ok" for replay in record.replays) for record, _ in checked),
         "funnel/state_matched": sum(record.state_matched is True for record, _ in checked),
         "funnel/rewarded": sum(abs(result.skill_reward) > _ROUNDING for _, result in checked),
@@ -134,7 +135,9 @@ def audit_records(
 
 def evidence_transcripts(records: Sequence[TaskRecord]) -> list[audit.TranscriptRecord]:
     """What was seen and done in each task's evidence trajectory."""
-    chosen = [(record.task.task_id, record.episodes[i]) for record in records if (i := record.evidence_index) is not None]
+    chosen = [
+        (record.task.task_id, record.episodes[i]) for record in records if (i := record.evidence_index) is not None
+    ]
     return [
         audit.TranscriptRecord(
             task_id=task_id,
@@ -169,6 +172,7 @@ def _audit_record(
             invalid_actions=episode.invalid_actions,
             fingerprint=episode.fingerprint or None,
             skill_valid=None if skill is None else skill.valid,
+            skill_leaks=None if skill is None else skill.leaks_answer,
         )
         for episode, skill in zip(record.episodes, record.skills, strict=True)
     ]
@@ -181,6 +185,7 @@ def _audit_record(
             reason=written.reason,
             tokens=len(written.response_ids),
             masked_tokens=int(written.mask.sum()),
+            leaks_answer=written.leaks_answer,
         )
     replays = [
         audit.ReplayRecord(

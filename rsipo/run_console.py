@@ -7,11 +7,14 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+STACKS = "stacks-"
+"""What the names of files of stacks begin with."""
 
 
 class RunConsole:
@@ -77,8 +80,13 @@ def library_logs(path: Path) -> Iterator[None]:
 
 
 def keep_worker_logs(ray_directory: Path, target: Path) -> None:
-    """Copy the log files of Ray's processes beside the run, replacing those of an earlier failure."""
+    """Copy the log files of Ray's processes beside the run, replacing those of an earlier failure. Stacks are kept."""
     logs = ray_directory / "session_latest" / "logs"
     if logs.is_dir():
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(logs.resolve(), target, ignore_dangling_symlinks=True)
+        for earlier in target.glob("*"):
+            if earlier.is_dir():
+                shutil.rmtree(earlier, ignore_errors=True)
+            elif not earlier.name.startswith(STACKS):
+                earlier.unlink(missing_ok=True)
+        with suppress(OSError):  # a full disk: what failed is more important than its logs
+            shutil.copytree(logs.resolve(), target, ignore_dangling_symlinks=True, dirs_exist_ok=True)

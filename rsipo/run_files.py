@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_system.files import write_atomically
 from rsipo.problems import UserError
 
 
@@ -50,6 +54,25 @@ class RunFiles:
         return self.metrics.exists() or self.checkpoints.is_dir()
 
 
+@contextmanager
+def locked(folder: Path, otherwise: str) -> Iterator[None]:
+    """Hold ``folder`` (made if need be), so that two processes never write into it.
+
+    Args:
+        otherwise: what to do instead of waiting, for the message.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is writing {folder}; wait for it, or {otherwise}") from None
+        yield
+
+
 class MetricsLog:
     """``metrics.jsonl``: one JSON object per step, flushed to disk at once.
 
@@ -58,17 +81,25 @@ class MetricsLog:
 
     def __init__(self, path: Path, resumed_step: int | None) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         kept = [] if resumed_step is None else [row for row in read_metrics(path) if row["step"] <= resumed_step]
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        temporary.replace(path)
+        self.last: dict[str, Any] = kept[-1] if kept else {}
+        write_atomically(path, "".join(_line(row) for row in kept))
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
+        """Add a step, or further metrics to the step that was written last."""
+        if self.last.get("step") == step:
+            self.last |= metrics
+            write_atomically(self._path, "".join(_line(row) for row in [*read_metrics(self._path)[:-1], self.last]))
+            return
+        self.last = {"step": step, **metrics}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **metrics}, allow_nan=True) + "\n")
+            file.write(_line(self.last))
             file.flush()
             os.fsync(file.fileno())
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, allow_nan=True) + "\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -110,6 +110,21 @@ class LoggingSection(_Section):
     heartbeat: float = Field(gt=0)
 
 
+class HealthSection(_Section):
+    """Thresholds of the health alarms, see ``HealthMonitor``; None switches one off. Ratios are to the running median."""
+
+    action: Literal["warn", "stop"]
+    window: int = Field(ge=1)
+    min_steps: int = Field(ge=1)
+    grad_norm_ratio: float | None = Field(gt=1)
+    grad_norm_floor: float = Field(ge=0)
+    entropy_ratio: float | None = Field(gt=1)
+    response_length_ratio: float | None = Field(gt=1)
+    log_prob_gap: float | None = Field(gt=0)
+    success_drop: float | None = Field(gt=0, lt=1)
+    success_window: int = Field(ge=1)
+
+
 class EnvSection(_Section):
     """What every benchmark has. The sections of the benchmarks add their own settings; ``name`` says which one it is.
 
@@ -168,6 +183,7 @@ class RunSettings(_Section):
     evaluation: EvaluationSection
     panel: PanelSection
     logging: LoggingSection
+    health: HealthSection
 
     @classmethod
     def from_config(cls, config: DictConfig) -> RunSettings:
@@ -176,8 +192,9 @@ class RunSettings(_Section):
         Raises:
             UserError: naming the setting, its value and what is allowed.
         """
-        sections = {name: section(config, name) for name in _SECTIONS}
-        values: dict[str, Any] = {name: _read(model, sections[name], name) for name, model in _SECTIONS.items()}
+        environment = section(config, "env")
+        models = {**_SECTIONS, "env": _environment_section(environment.get("name"))}
+        values: dict[str, Any] = {name: _read(model, section(config, name), name) for name, model in models.items()}
         settings = cls(**values)
         _read(
             AlgorithmSettings, {name: getattr(settings, name) for name in AlgorithmSettings.model_fields}, "algorithm"
@@ -195,6 +212,13 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _environment_section(name: object) -> type[EnvSection]:
+    """The section's model by the benchmark's name; raises UserError for a name that is none."""
+    if found := ENVIRONMENTS.get(str(name)):
+        return found
+    raise UserError(f"env.name={name!r}: {nearest(str(name), list(ENVIRONMENTS))}")
 
 
 def _read(model: type[Model], values: dict[str, Any], name: str) -> Model:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from agent_system.environments.base import EnvironmentSpec, Task
+from agent_system.files import write_atomically
 from rsipo.configuration import save_resolved
+from rsipo.failures import as_user_errors, keep_stacks
+from rsipo.health import HealthMonitor
 from rsipo.preflight import load_tasks
-from rsipo.problems import UserError
+from rsipo.problems import RunStopped, UserError
 from rsipo.ray_cluster import prepare_environment, ray_cluster
+from rsipo.rollouts import describe_heartbeat, open_pool
 from rsipo.run_console import RunConsole, library_logs
-from rsipo.run_files import MetricsLog, RunFiles, read_metrics
+from rsipo.run_files import MetricsLog, RunFiles, locked, read_metrics
 from rsipo.run_settings import RunSettings
 from rsipo.specs import make_spec
 from rsipo.summary import loss_lines, print_step, print_summary
 from rsipo.tasks import TaskSampler, by_type, panel
 
 if TYPE_CHECKING:
+    from agent_system.rollout.pool import Heartbeat
     from rsipo.trainer import RSIPOTrainer
     from verl_ext.phases import PhaseClock
+    from verl_ext.stopping import Stopped, StopSwitch
     from verl_ext.trainer import PPOSettings
+
+_REMEDY = "RSIPO_RESUME_MODE=auto resumes"
 
 
 def run_training(config: DictConfig, settings: RunSettings) -> int:
@@ -40,65 +48,80 @@ def run_training(config: DictConfig, settings: RunSettings) -> int:
 
 
 def _run(config: DictConfig, settings: RunSettings, files: RunFiles) -> int:
-    from ray.exceptions import RayError
-
-    from agent_system.rollout.pool import PhaseDeadline, WorkerLost
-    from verl_ext.checkpoint import CheckpointError
-    from verl_ext.cluster import ClusterError
-    from verl_ext.phases import PhaseTimeout
-    from verl_ext.trainer import TrainingFault
-
-    with _locked(files):
+    with locked(files.root, "choose another run.name"):
         console = RunConsole(files.log)
         try:
-            _train(config, settings, files, console)
-        except RayError as error:
-            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise UserError(
-                f"a worker failed: {reason.strip()[:200]} (workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
-            ) from error
-        except (CheckpointError, ClusterError, PhaseTimeout, TrainingFault, PhaseDeadline, WorkerLost) as error:
-            raise UserError(
-                f"{error} (run folder: {files.root}, workers' logs: {files.worker_logs}; RSIPO_RESUME_MODE=auto resumes)"
-            ) from error
-        except OSError as error:
-            raise UserError(
-                f"the run folder {files.root} cannot be written: {error}; RSIPO_RESUME_MODE=auto resumes"
-            ) from error
-        else:
+            with as_user_errors(files.root, files.worker_logs, _REMEDY):
+                _train(config, settings, files, console)
             print_summary(console, read_metrics(files.metrics), files)
+        except UserError as error:
+            logging.getLogger(__name__).error(error)
+            raise
         finally:
             console.close()
     return 0
 
 
 def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole) -> None:
+    """Train to the end; raises RunStopped when something stopped it before, and what the parts raise."""
+    from verl_ext.stopping import Stopped, StopSwitch
+
+    stop, stopped = StopSwitch(), None
+    try:
+        stopped = _train_until_stopped(config, settings, files, console, stop)
+    except KeyboardInterrupt:
+        if stop.reason is None:
+            raise
+        what = "ended at once by a second signal" if stop.insisted else f"stopped by {stop.reason} while starting"
+        raise RunStopped(f"{what}; nothing that was saved is lost, {_REMEDY}", stop.exit_status) from None
+    if isinstance(stopped, Stopped):
+        raise RunStopped(f"{stopped}; {_REMEDY}", stop.exit_status)
+
+
+def _train_until_stopped(
+    config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole, stop: StopSwitch
+) -> Stopped | None:
     from verl_ext.phases import PhaseClock
+    from verl_ext.stopping import Stopped
 
     clock = PhaseClock(
-        lambda line: console.print(line, style="dim"), settings.logging.heartbeat, settings.workers.phase_deadline
+        lambda line: console.print(line, style="dim"),
+        settings.logging.heartbeat,
+        settings.workers.phase_deadline,
+        on_timeout=lambda phase: keep_stacks(files.worker_logs, phase),
     )
     console.print(f"Run folder: {files.root}")
     with ExitStack() as stack:
         with clock.phase("start Ray"):
-            stack.enter_context(ray_cluster(config, files.worker_logs))
-        trainer = stack.enter_context(open_trainer(config, settings, files, console, clock))
+            stack.enter_context(ray_cluster(config, files.worker_logs, stop.on_signal))
+        trainer = stack.enter_context(open_trainer(config, settings, files, console, clock, stop))
         started = sum(seconds for name, seconds in clock.take().items() if name.startswith("seconds/"))
         console.print(f"Started in {started:.0f} s.")
-        trainer.fit()
+        try:
+            trainer.fit()
+        except Stopped as stopped:
+            return stopped
+    return None
 
 
 @contextmanager
 def open_trainer(
-    config: DictConfig, settings: RunSettings, files: RunFiles, console: RunConsole, clock: PhaseClock
+    config: DictConfig,
+    settings: RunSettings,
+    files: RunFiles,
+    console: RunConsole,
+    clock: PhaseClock,
+    stop: StopSwitch | None = None,
 ) -> Iterator[RSIPOTrainer]:
     """A trainer with its workers, resumed where the settings say so. Ray must be running; the workers end with the block."""
     from rsipo.audit.records import AuditWriter
     from rsipo.trainer import RSIPOTrainer, loss_terms
     from verl_ext.checkpoint import CheckpointStore
     from verl_ext.cluster import PolicyCluster
+    from verl_ext.stopping import StopSwitch
     from verl_ext.tracking import Trackers
 
+    stop = stop or StopSwitch()
     spec = make_spec(settings.env)
     training, held_out, _ = load_tasks(settings)
     held_out = panel(held_out, settings.evaluation.tasks)
@@ -109,7 +132,9 @@ def open_trainer(
 
     with ExitStack() as stack:
         terms, skill_loss = loss_terms(settings.method)
-        cluster = PolicyCluster(config, token_terms=terms, auxiliary_loss=skill_loss)
+        cluster = PolicyCluster(
+            config, token_terms=terms, auxiliary_loss=skill_loss, sync_deadline_s=settings.workers.sync_deadline
+        )
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"), console.quiet():
             cluster.start()
@@ -117,14 +142,22 @@ def open_trainer(
         save_resolved(config, files.config)
         _write_panel(files.main / "panel.json", held_out)
         log = MetricsLog(files.metrics, resumed_step)
+        health = HealthMonitor(settings.health, read_metrics(files.metrics))
         trackers = Trackers(settings.logging.trackers, settings.logging.project, settings.run.name, config)
         stack.callback(trackers.close)
 
         def record(step: int, metrics: dict[str, Any]) -> None:
-            metrics |= {f"workers/{name}": counters[name] for name in ("workers_replaced", "tasks_resubmitted")}
+            alarms = health.observe(metrics)
+            if log.last.get("step") != step:  # not an evaluation that was made up for
+                metrics |= {f"workers/{name}": counters[name] for name in ("workers_replaced", "tasks_resubmitted")}
+                metrics |= {"health/alarms": len(alarms)} | {f"health/{alarm.name}": 1 for alarm in alarms}
             log.write(step, metrics)
             trackers.log(step, metrics)
             print_step(console, step, settings.training.steps, metrics)
+            for alarm in alarms:
+                console.print(f"health alarm: {alarm.message}", style="bold yellow")
+            if alarms and settings.health.action == "stop":
+                stop.request(f"a health alarm ({alarms[0].message})")
             console.bar("steps", step, settings.training.steps)
 
         audit = AuditWriter(files.audit, settings.check) if settings.method.needs_check else None
@@ -142,10 +175,11 @@ def open_trainer(
             log=record,
             checkpoints=checkpoints,
             clock=clock,
+            stop=stop,
         )
         if latest:
             with clock.phase("resume"):
-                trainer.resume()
+                trainer.resume(evaluated=any(name.startswith("evaluation/") for name in log.last))
             console.print(f"Resumed after step {trainer.step}.")
         yield trainer
 
@@ -173,55 +207,28 @@ def _player(
     stack: ExitStack, settings: RunSettings, spec: EnvironmentSpec, client: Any, clock: Any, console: RunConsole
 ) -> tuple[Callable[[Any, Sequence[Task], int], list[Any]], Counter[str]]:
     """The rollout workers, behind one function (program, tasks, step) -> results in the tasks' order; and their counters."""
-    from agent_system.environments.client import EnvPool
-    from agent_system.rollout.episode import Deadlines
-    from agent_system.rollout.pool import Heartbeat, RolloutPool
-    from agent_system.rollout.program import RolloutSettings
-    from agent_system.rollout.prompting import Prompter
-
-    workers, prompt = settings.workers, settings.prompt
-
-    def open_sessions(number: int) -> EnvPool:
-        return EnvPool(spec, num_hosts=workers.env_hosts, slots_per_host=workers.slots_per_host)
-
-    pool = RolloutPool(
-        workers.rollout_workers,
-        spec=spec,
-        prompter=Prompter(
-            settings.policy.path,
-            prompt.max_prompt_length,
-            prompt.max_teacher_prompt_length,
-            settings.policy.chat_template_kwargs,
-        ),
-        client=client,
-        open_sessions=open_sessions,
-        settings=RolloutSettings(
-            run_seed=settings.run.seed,
-            max_response_tokens=prompt.max_response_length,
-            deadlines=Deadlines(workers.turn_deadline, workers.episode_deadline),
-            concurrent_tasks=workers.concurrent_tasks,
-        ),
-        task_retries=workers.task_retries,
-    )
+    workers = settings.workers
+    pool = open_pool(settings, spec, client, run_seed=settings.run.seed)
     stack.callback(pool.close)
 
     def beat(state: Heartbeat) -> None:
-        running = sum((progress or {}).get("episodes_running", 0) for progress in state.workers)
-        clock.detail = f"{state.finished}/{state.total} tasks, {running} episodes running"
+        clock.detail = describe_heartbeat(state)
 
     def play(program: Any, tasks: Sequence[Task], step: int) -> list[Any]:
         results: dict[int, Any] = {}
-        for index, result in pool.submit(
+        playing = pool.submit(
             program,
             tasks,
             step,
             deadline_s=workers.phase_deadline,
             heartbeat_s=settings.logging.heartbeat / 2,
             on_heartbeat=beat,
-        ):
-            results[index] = result
-            clock.detail = f"{len(results)}/{len(tasks)} tasks"
-            console.bar("tasks", len(results), len(tasks))
+        )
+        with closing(playing):  # an interruption cancels what is running
+            for index, result in playing:
+                results[index] = result
+                clock.detail = f"{len(results)}/{len(tasks)} tasks"
+                console.bar("tasks", len(results), len(tasks))
         ordered = [results[index] for index in range(len(tasks))]
         for line in loss_lines(ordered):
             console.print(line, style="yellow")
@@ -244,21 +251,4 @@ def _evaluate(
 
 def _write_panel(path: Path, tasks: Sequence[Task]) -> None:
     """Which held-out tasks are evaluated, by id and hash, beside the numbers they give."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps([{"task_id": task.task_id, "sha256": task.sha256} for task in tasks], indent=1), encoding="utf-8"
-    )
-
-
-@contextmanager
-def _locked(files: RunFiles) -> Iterator[None]:
-    """Hold the run folder, so that two processes never write one run."""
-    files.root.mkdir(parents=True, exist_ok=True)
-    with (files.root / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another process is writing {files.root}; wait for it, or choose another run.name"
-            ) from None
-        yield
+    write_atomically(path, json.dumps([{"task_id": task.task_id, "sha256": task.sha256} for task in tasks], indent=1))

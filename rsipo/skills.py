@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from agent_system.environments.search.answers import normalise
 from rsipo.json_spans import SpannedString, objects
 from rsipo.settings import SkillSettings
 
@@ -30,9 +29,6 @@ InvalidReason = Literal[
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text: no special tokens, no clean-up of spaces."""
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +135,8 @@ def leaks_answer(skill: str, answers: Sequence[str]) -> bool:
 
     ``yes`` and ``no`` are words of any skill and never count.
     """
-    words = f" {_normalise(skill)} "
-    normalised = {_normalise(answer) for answer in answers} - {"", "yes", "no"}
+    words = f" {normalise(skill)} "
+    normalised = {normalise(answer) for answer in answers} - {"", "yes", "no"}
     return any(f" {answer} " in words for answer in normalised)
 
 
@@ -170,8 +166,3 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _normalise(text: str) -> str:
-    """Lower case, no punctuation, no articles, single spaces (as in SQuAD's exact match)."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())

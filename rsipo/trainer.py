@@ -113,7 +113,7 @@ class RSIPOTrainer(AgentPPOTrainer):
     def train_step(self, step: int) -> Metrics:
         """One training step of RSIPO (Algorithm 1)."""
         method = self.algorithm.method
-        with self.clock.phase("rollouts"):
+        with self.playing("rollouts"):
             records = self.roll_out(step)  # lines 1 and 3-10: rollouts, skills, split, rewrite, replays
         checked = self.evaluate_checks(records)  # lines 8, 11, 12: gains, type statistics, rewards, trust
         turns = self.turn_samples(records)

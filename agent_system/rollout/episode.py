@@ -21,9 +21,6 @@ from agent_system.rollout.prompting import PromptTooLong
 from agent_system.rollout.seeds import derive_seed
 from agent_system.rollout.types import Episode, Sampling, Turn
 
-INVALID_ACTION = "invalid action"
-"""Played for an empty response: no environment knows it, so nothing happens; the turn counts."""
-
 
 class EnvSession(Protocol):
     """An environment slot, held for one episode. Every call raises EnvironmentFault when the environment is lost."""
@@ -123,7 +120,6 @@ class _Player:
         sampling = replace(self.sampling, seed=derive_seed(*self.seed_parts, context.step))
         generation = await self.policy.generate(prompt_ids, sampling, self.request_id)
         projected = self.spec.project(generation.text)
-        action = projected.text or INVALID_ACTION
-        result = await self.session.step(action)
+        result = await self.session.step(projected.text)
         valid = projected.valid and (result.admissible or not self.spec.inadmissible_is_invalid)
-        return Turn(context, generation, action, action_valid=valid, admissible=result.admissible), result
+        return Turn(context, generation, projected.text, action_valid=valid, admissible=result.admissible), result

@@ -32,7 +32,10 @@ class Record(BaseModel):
 
 
 class RolloutRecord(Record):
-    """One student episode. ``skill_valid`` is that of its own skill, None where none was asked for."""
+    """One student episode. ``skill_valid`` is that of its own skill, None where none was asked for.
+
+    ``skill_leaks``: whether that skill holds a gold answer (search).
+    """
 
     index: int
     role: Literal["evidence", "control"]
@@ -42,16 +45,21 @@ class RolloutRecord(Record):
     invalid_actions: int
     fingerprint: str | None
     skill_valid: bool | None
+    skill_leaks: bool | None = None
 
 
 class SkillRecord(Record):
-    """The rewritten skill; ``text`` None where none could be read. ``tokens`` counts the whole response."""
+    """The rewritten skill; ``text`` None where none could be read. ``tokens`` counts the whole response.
+
+    ``leaks_answer``: whether it holds a gold answer (search).
+    """
 
     text: str | None
     valid: bool
     reason: str
     tokens: int
     masked_tokens: int
+    leaks_answer: bool | None = None
 
 
 class ReplayRecord(Record):

@@ -6,21 +6,38 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rsipo.configuration import nearest
+from rsipo.embedded.search_warm_start import warm_start_search
 from rsipo.embedded.warm_start import warm_start
 from rsipo.problems import UserError
 from rsipo.stage_progress import StageProgress
 
+_MILLION_TOKENS = {"alfworld": 10.0, "search": 6.0}
 
-def warm_start_command(out: Path, *, seed: int, million_tokens: float, threads: int) -> None:
-    """Make the policy, say how far each stage is, and how it plays."""
+
+def warm_start_command(out: Path, environment: str, *, seed: int, million_tokens: float | None, threads: int) -> None:
+    """Make the policy, say how far each stage is, and how it plays.
+
+    Raises:
+        UserError: an unknown benchmark; the folder holds a model already.
+    """
+    if environment not in _MILLION_TOKENS:
+        raise UserError(f"unknown benchmark '{environment}': {nearest(environment, list(_MILLION_TOKENS))}")
+    tokens = round((million_tokens or _MILLION_TOKENS[environment]) * 1e6)
     try:
         with StageProgress() as progress:
-            made = warm_start(out, seed=seed, tokens=round(million_tokens * 1e6), threads=threads, progress=progress)
+            if environment == "search":
+                found = warm_start_search(out, seed=seed, tokens=tokens, threads=threads, progress=progress).measured
+                what, student, teacher = f"{found.questions} unseen questions", found.student, found.teacher
+                valid = found.valid_skill
+            else:
+                measured = warm_start(out, seed=seed, tokens=tokens, threads=threads, progress=progress).measured
+                what, student, teacher = f"{measured.games} unseen tiny games", measured.student, measured.teacher
+                valid = measured.valid_skill
     except FileExistsError as error:
         raise UserError(str(error)) from error
-    measured = made.measured
     Console(soft_wrap=True).print(
-        f"{out}: on {measured.games} unseen tiny games the student wins {measured.student:.0%}, with its own skill "
-        f"{measured.teacher:.0%}; {measured.valid_skill:.0%} of its skills are valid",
+        f"{out}: on {what} the student wins {student:.0%}, with its own skill {teacher:.0%}; "
+        f"{valid:.0%} of its skills are valid",
         markup=False,
     )

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from agent_system.environments.alfworld.projection import INVALID_ACTION
 from agent_system.environments.base import Environment, EnvironmentSpec, Observation, PromptContext, Task
-from agent_system.rollout.episode import INVALID_ACTION
 from agent_system.rollout.types import Episode, Generation, Turn
 from rsipo.embedded import formats
 from rsipo.embedded.player import ScriptedPlayer, parse_goal

@@ -10,8 +10,8 @@ from statistics import fmean
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen2ForCausalLM
 
+from agent_system.environments.alfworld.projection import INVALID_ACTION
 from agent_system.environments.base import EnvironmentSpec, PromptContext, Task
-from agent_system.rollout.episode import INVALID_ACTION
 from agent_system.rollout.types import Episode
 from rsipo.embedded.demonstrations import take_turn
 from rsipo.embedded.formats import locations
@@ -103,9 +103,7 @@ def play_games(
         for i, answer in zip(running, answers, strict=True):
             action = spec.project(answer or "")
             played = action.text if action.valid else INVALID_ACTION
-            contexts[i] = take_turn(
-                environments[i], episodes[i], contexts[i], played, answer or "", valid=action.valid
-            )
+            contexts[i] = take_turn(environments[i], episodes[i], contexts[i], played, answer or "", valid=action.valid)
     for environment in environments:
         environment.close()
     return episodes

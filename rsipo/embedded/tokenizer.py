@@ -46,12 +46,29 @@ _MARKUP = re.compile(r"</?think>|</?action>")
 def train_tokenizer(
     texts: Sequence[str], *, vocabulary: int = 1024, min_place_count: int = 20, multiple: int = 64
 ) -> Qwen2Tokenizer:
-    """A tokenizer for these prompts and answers.
+    """A tokenizer for the prompts and answers of generated ALFWorld games.
 
     Args:
         texts: training texts, without chat markup.
         vocabulary: upper limit of the BPE part; text this narrow saturates below it.
         min_place_count: how often a receptacle must occur to become a token of its own.
+        multiple: see ``build_tokenizer``.
+    """
+    places = Counter(f" {place}" for text in texts for place in _PLACE.findall(text))
+    frequent = sorted(place for place, count in places.items() if count >= min_place_count)
+    parts = (part for text in texts for part in _MARKUP.split(text) if part)
+    return build_tokenizer(parts, [*TAGS, *frequent, *PHRASES], vocabulary=vocabulary, multiple=multiple)
+
+
+def build_tokenizer(
+    texts: Iterable[str], phrases: Sequence[str], *, vocabulary: int = 1024, multiple: int = 64
+) -> Qwen2Tokenizer:
+    """A word-level BPE of ``texts`` plus ``phrases`` as single tokens, with the chat template of the embedded policies.
+
+    Args:
+        texts: what the BPE is made from; text inside ``phrases`` would only waste its merges.
+        phrases: where several fit, the longest is taken.
+        vocabulary: upper limit of the BPE part.
         multiple: the size is filled up to a multiple with reserved tokens, so that the model's embedding has exactly
             one row per token: rollouts mask everything beyond ``len(tokenizer)``.
     """
@@ -67,9 +84,6 @@ def train_tokenizer(
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.padding_side = "left"
     tokenizer.add_tokens([AddedToken(START, special=True, normalized=False)], special_tokens=True)
-    places = Counter(f" {place}" for text in texts for place in _PLACE.findall(text))
-    frequent = sorted(place for place, count in places.items() if count >= min_place_count)
-    phrases = [*TAGS, *frequent, *PHRASES]
     tokenizer.add_tokens([AddedToken(phrase, special=False, normalized=False) for phrase in phrases])
     missing = -len(tokenizer) % multiple
     reserved = [AddedToken(f"<|reserved_{n}|>", special=True, normalized=False) for n in range(missing)]
@@ -86,6 +100,6 @@ def _train_bpe(texts: Iterable[str], size: int) -> tuple[dict[str, int], list[tu
         min_frequency=2,
         show_progress=False,
     )
-    backend.train_from_iterator((part for text in texts for part in _MARKUP.split(text) if part), trainer)
+    backend.train_from_iterator(texts, trainer)
     model = json.loads(backend.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]

@@ -124,9 +124,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        progress = Progress(
-            progress.tokens + ids.numel(), progress.step + 1, response_loss.item(), prompt_loss.item()
-        )
+        progress = Progress(progress.tokens + ids.numel(), progress.step + 1, response_loss.item(), prompt_loss.item())
         report(progress)
         if progress.tokens >= recipe.tokens:
             break

@@ -136,9 +136,7 @@ def _generate(folder: Path, games: Games, seed: int, progress: ReportProgress) -
     return roots
 
 
-def _demonstrate(
-    roots: dict[str, Path], seed: int, workers: int, progress: ReportProgress
-) -> list[Demonstration]:
+def _demonstrate(roots: dict[str, Path], seed: int, workers: int, progress: ReportProgress) -> list[Demonstration]:
     """All demonstrations; the same for any number of workers, because each depends on its own game only."""
     jobs = []
     for root in roots.values():

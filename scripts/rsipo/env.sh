@@ -21,12 +21,20 @@ export MODELS_ROOT=${MODELS_ROOT:-$RSIPO_WORK/models}
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 export TOKENIZERS_PARALLELISM=${TOKENIZERS_PARALLELISM:-false}
 
-# An active environment is used as it is when it holds this project; otherwise the project's own is made and used.
-if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]] || ! python -c 'import rsipo, verl' >/dev/null 2>&1; then
-  if [[ -n ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]]; then
-    echo "env: the active environment has no rsipo installed; using $rsipo_root/.venv instead" >&2
+# An active environment is used as it is when it holds what the command needs; otherwise the project's own is made and used.
+# hardware=cpu_vllm needs vLLM, which has an environment of its own. (The arguments are those of the script that sources this.)
+rsipo_needs=rsipo,verl rsipo_venv=$rsipo_root/.venv rsipo_setup=$rsipo_root/scripts/setup.sh
+for rsipo_word in "$@"; do
+  if [[ $rsipo_word == hardware=cpu_vllm ]]; then
+    rsipo_needs=rsipo,verl,vllm rsipo_venv=$rsipo_root/.venv-vllm rsipo_setup=$rsipo_root/scripts/setup_vllm_cpu.sh
   fi
-  bash "$rsipo_root/scripts/setup.sh" "$rsipo_root/.venv"
+done
+rsipo_has_all='import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1].split(","))))'
+if [[ -z ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]] || ! python -c "$rsipo_has_all" "$rsipo_needs" >/dev/null 2>&1; then
+  if [[ -n ${VIRTUAL_ENV:-}${CONDA_PREFIX:-} ]]; then
+    echo "env: the active environment does not have ${rsipo_needs//,/, }; using $rsipo_venv instead" >&2
+  fi
+  bash "$rsipo_setup" "$rsipo_venv"
   # shellcheck disable=SC1091
-  source "$rsipo_root/.venv/bin/activate"
+  source "$rsipo_venv/bin/activate"
 fi

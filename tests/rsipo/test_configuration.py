@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agent_system.environments.search.spec import SearchSpec
 from rsipo import cli
 from rsipo.cli import read_environment
 from rsipo.configuration import compose_run, nearest
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
+from rsipo.specs import make_spec
 
 BASE = ["run.name=x", "policy.path=/models/x"]
 
@@ -50,6 +52,29 @@ def test_the_alfworld_recipe_is_table_2() -> None:
     assert rollout.response_length == 4096
 
 
+@pytest.mark.parametrize(("recipe", "analysis_tokens"), [("search", 2048), ("search-qwen2.5-7b", 4096)])
+def test_the_search_recipes_are_table_2(recipe: str, analysis_tokens: int) -> None:
+    run = settings("env=search", f"recipe={recipe}", "hardware=8xgpu")
+    assert (run.training.steps, run.training.tasks_per_step, run.check.num_rollouts) == (150, 128, 8)
+    assert (run.training.learning_rate, run.training.warmup_ratio) == (1e-6, 0.1)
+    assert (run.training.ppo_mini_batch_size, run.training.clip_ratio) == (512, 0.2)
+    assert (run.training.kl_coefficient, run.training.entropy_coefficient) == (0.001, 0.0)
+    assert (run.env.invalid_action_penalty, run.env.success_reward) == (0.01, 1.0)
+    assert (run.prompt.max_prompt_length, run.prompt.max_response_length) == (4096, 512)
+    assert (run.env.max_turns, run.env.history_length, run.env.top_k, run.env.observation_form) == (4, 4, 3, "json")
+    assert (run.training.temperature, run.evaluation.temperature) == (1.0, 0.4)
+    assert (run.method.opsd_coefficient, run.method.gate_sharpness) == (0.01, 5.0)
+    assert (run.check.num_replays, run.skill.rewrite_temperature, run.skill.max_tokens) == (4, 0.3, analysis_tokens)
+    assert (run.check.alpha, run.check.eta, run.check.kappa, run.check.omega_max) == (0.5, 0.1, 2, 2)
+    assert (run.check.rho, run.check.format_reward, run.check.max_turns) == (0.0, 0.05, 4)
+    assert isinstance(make_spec(run.env), SearchSpec)
+
+
+def test_the_test_questions_lie_below_the_data_root() -> None:
+    env = settings("env=search", "env.data_root=/data").env
+    assert (env.test_data, env.train_data) == ("/data/searchR1_processed_direct/test.parquet", None)
+
+
 @pytest.mark.parametrize(
     ("method", "seams"),
     [
@@ -84,6 +109,10 @@ def test_without_a_kl_term_there_is_no_reference() -> None:
         ("training.steps", "bad override"),
         ("=3", "bad override"),
         ("env.task_types=[]", "env.task_types=[]: List should have at least 1 item"),
+        ("env=serch", "unknown env 'serch': did you mean 'search'?"),
+        ("env.top_k=3", "unknown setting 'env.top_k'"),
+        ("env.name=serch", "env.name='serch': did you mean 'search'?"),
+        ("+env.top_k=3", "unknown setting 'env.top_k'"),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override: str, message: str) -> None:
@@ -91,6 +120,13 @@ def test_a_wrong_override_is_one_clear_line(override: str, message: str) -> None
         settings(override)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_of_search_that_contradict_each_other_are_one_clear_line() -> None:
+    with pytest.raises(UserError, match=r"env: prompt_profile='compact' .* set observation_form='plain'"):
+        make_spec(settings("env=search", "env.prompt_profile=compact").env)
+    with pytest.raises(UserError, match=r"unknown setting 'env\.engine'"):
+        settings("env=search", "env.engine=fast")
 
 
 def test_nearest_lists_all_where_none_is_near() -> None:

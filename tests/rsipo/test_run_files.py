@@ -28,6 +28,18 @@ def test_a_resumed_run_forgets_what_it_will_do_again(tmp_path: Path) -> None:
     assert read_metrics(path) == [{"step": 0}, {"step": 1}, {"step": 2}, {"step": 3, "again": True}]
 
 
+def test_an_evaluation_that_was_made_up_for_joins_its_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, resumed_step=None)
+    log.write(1, {"a": 1})
+    log.write(2, {"a": 2})
+    resumed = MetricsLog(path, resumed_step=2)
+    assert resumed.last == {"step": 2, "a": 2}
+    resumed.write(2, {"b": 3})
+    resumed.write(3, {"a": 4})
+    assert read_metrics(path) == [{"step": 1, "a": 1}, {"step": 2, "a": 2, "b": 3}, {"step": 3, "a": 4}]
+
+
 def test_damage_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')

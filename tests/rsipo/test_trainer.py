@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rsipo.audit.verify import verify_run
 from rsipo.configuration import compose_run
 from rsipo.models import EMBEDDED_POLICY
 from rsipo.ray_cluster import ray_cluster
+from rsipo.report.data import load_run
 from rsipo.run_console import RunConsole
 from rsipo.run_files import RunFiles, read_metrics
 from rsipo.run_settings import RunSettings
@@ -108,8 +110,54 @@ def test_a_resumed_run_equals_the_uninterrupted_one(train: Callable, two_steps: 
             if not name.startswith(drop):
                 assert theirs[name] == mine[name], name
     assert verify_run(resumed_files.root).ok
-    audits = [sorted(path.read_text() for path in f.audit.glob("step-*.jsonl")) for f in (files, resumed_files)]
-    assert audits[0] == audits[1]
+    for pattern in ("step-*.jsonl", "transcripts-*.jsonl.gz"):
+        audits = [[path.read_bytes() for path in sorted(f.audit.glob(pattern))] for f in (files, resumed_files)]
+        assert len(audits[0]) == 2
+        assert audits[0] == audits[1]
+
+
+def test_every_evidence_trajectory_is_recorded_turn_by_turn(two_steps: tuple[State, RunFiles]) -> None:
+    run = load_run(two_steps[1].root)
+    told = [record for record in run.records if record.evidence_index is not None]
+    assert len(run.transcripts) == len(told) > 0
+    for record in told:
+        transcript, evidence = run.transcripts[record.step, record.task_id], record.rollouts[record.evidence_index]
+        assert (transcript.index, transcript.success) == (evidence.index, evidence.success)
+        assert len(transcript.turns) == evidence.turns
+        assert sum(not turn.valid for turn in transcript.turns) == evidence.invalid_actions
+        assert transcript.instruction
+        assert all(turn.observation and turn.action for turn in transcript.turns)
+
+
+def test_an_alarm_stops_with_a_checkpoint_and_the_resumed_run_equals(
+    train: Callable, two_steps: tuple[State, RunFiles]
+) -> None:
+    from verl_ext.stopping import Stopped
+
+    whole, files = two_steps
+    alarmed = ("training.steps=2", "training.checkpoint_every=0", "health.log_prob_gap=1e-30")
+    with pytest.raises(
+        Stopped, match=r"stopped by a health alarm \(log-prob.*\) after step 1, saved in .*global_step_1"
+    ):
+        train("alarmed", *alarmed, "health.action=stop")
+    resumed, resumed_files = train("alarmed", *alarmed, "run.resume=auto")
+    assert_equal(whole, resumed)
+    assert [row["health/log_prob_gap"] for row in read_metrics(resumed_files.metrics)] == [1, 1]
+    assert [row["health/alarms"] for row in read_metrics(files.metrics)] == [0, 0]
+
+
+def test_a_deadline_ends_a_wait_inside_ray(train: Callable) -> None:
+    import ray
+
+    from verl_ext.phases import PhaseClock, PhaseTimeout
+
+    told: list[str] = []
+    stuck = ray.remote(lambda: time.sleep(600)).remote()
+    clock = PhaseClock(lambda line: None, 60.0, 1.0, on_timeout=told.append)
+    with pytest.raises(PhaseTimeout, match="phase 'update' did not end"), clock.phase("update"):
+        ray.get(stuck)
+    ray.cancel(stuck, force=True)
+    assert told == ["update"]
 
 
 def test_servers_that_share_the_devices_wake_again_after_a_checkpoint(train: Callable) -> None:

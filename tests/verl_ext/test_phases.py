@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from verl_ext.phases import PhaseClock, PhaseTimeout, process_memory
+from verl_ext.phases import PhaseClock, PhaseTimeout, deadline, process_memory
 
 
 def test_seconds_and_shares_are_taken_once() -> None:
@@ -43,6 +43,44 @@ def test_a_phase_ends_at_its_deadline() -> None:
 
     with pytest.raises(PhaseTimeout, match="phase 'update' did not end"):
         stuck()
+
+
+def test_what_hangs_is_looked_at_before_it_is_taken_down() -> None:
+    told: list[str] = []
+    clock = PhaseClock(lambda line: None, heartbeat_s=60, deadline_s=0.05, on_timeout=told.append)
+
+    def stuck() -> None:
+        with clock.phase("update"):
+            clock.detail = "1/2 ranks"
+            try:
+                time.sleep(10)
+            finally:
+                told.append("taken down")
+
+    with pytest.raises(PhaseTimeout, match=r"phase 'update' did not end within 0.05 s \(1/2 ranks\)"):
+        stuck()
+    assert told == ["update", "taken down"]
+
+
+def test_a_finer_deadline_in_a_phase_counts_as_a_hang() -> None:
+    told: list[str] = []
+    clock = PhaseClock(lambda line: None, heartbeat_s=60, on_timeout=told.append)
+    with pytest.raises(RuntimeError), clock.phase("weight_sync"):
+        raise RuntimeError("not synced") from TimeoutError()
+    with pytest.raises(ValueError, match="x"), clock.phase("weight_sync"):
+        raise ValueError("x")
+    assert told == ["weight_sync"]
+
+
+def test_an_outer_deadline_outlives_an_inner_one() -> None:
+    def nested() -> None:
+        with deadline(0.1, TimeoutError("outer")):
+            with deadline(60, TimeoutError("inner")):
+                pass
+            time.sleep(10)
+
+    with pytest.raises(TimeoutError, match="outer"):
+        nested()
 
 
 def test_ctrl_c_stays_ctrl_c() -> None:

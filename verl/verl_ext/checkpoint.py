@@ -72,7 +72,7 @@ class CheckpointStore:
 
     def latest(self) -> tuple[int, Path] | None:
         """The newest complete checkpoint, or None. Incomplete folders are never taken."""
-        complete = self._complete()
+        complete = self.complete()
         return complete[-1] if complete else None
 
     def read_state(self, path: Path) -> dict[str, Any]:
@@ -87,7 +87,8 @@ class CheckpointStore:
             raise CheckpointError(f"checkpoint {path}: {STATE} is not an object; remove the folder to use an older one")
         return state
 
-    def _complete(self) -> list[tuple[int, Path]]:
+    def complete(self) -> list[tuple[int, Path]]:
+        """Every complete checkpoint, (step, folder), oldest first."""
         found = []
         for path in self.directory.glob("global_step_*") if self.directory.is_dir() else ():
             match = _NAME.fullmatch(path.name)
@@ -98,7 +99,7 @@ class CheckpointStore:
     def _prune(self) -> None:
         if self._keep is None:
             return
-        for _, path in self._complete()[: -self._keep]:
+        for _, path in self.complete()[: -self._keep]:
             shutil.rmtree(path)
 
 

@@ -23,19 +23,29 @@ from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl_ext.batch import Sample, check_samples, plan_mini_batches, plan_update, rows_per_rank
 from verl_ext.losses import AuxiliaryLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
+from verl_ext.run_folder import (
+    end_processes,
+    note_shared_memory,
+    process_trees,
+    remove_shared_memory,
+    shared_memory,
+    unused_buckets,
+)
 from verl_ext.verl_config import check_verl_config, load_verl_config
+from verl_ext.vllm_servers import check_bucket, local_processes, server_actors, stop_engines, use_receiver
 from verl_ext.workers import AgentActorRolloutRefWorker, UpdateReport
 
 __all__ = ["ClusterError", "ClusterTimeout", "PolicyCluster", "UpdateReport", "WeightSyncError", "load_verl_config"]
 
 T = TypeVar("T")
+_ANSWER_S = 30.0
 
 
 class ClusterError(RuntimeError):
     """The cluster cannot do what was asked."""
 
 
-class ClusterTimeout(ClusterError):
+class ClusterTimeout(ClusterError, TimeoutError):
     """A phase did not end in its time."""
 
 
@@ -54,6 +64,7 @@ class PolicyCluster:
         config: veRL's ``ppo_trainer`` configuration (``load_verl_config`` or the trainer's own); copied, not changed.
         token_terms: extra per-token terms of the policy loss.
         auxiliary_loss: the loss of auxiliary samples.
+        sync_deadline_s: how long a weight sync may take where the call sets no limit of its own, in seconds.
 
     Raises:
         ValueError: the configuration cannot work; nothing has been started.
@@ -65,6 +76,7 @@ class PolicyCluster:
         *,
         token_terms: Sequence[TokenTerm] = (),
         auxiliary_loss: AuxiliaryLoss | None = None,
+        sync_deadline_s: float = 600.0,
     ) -> None:
         self.config = copy.deepcopy(config)
         OmegaConf.resolve(self.config)
@@ -72,6 +84,9 @@ class PolicyCluster:
         if actor.kl_loss_coef == 0:
             actor.use_kl_loss = False
         check_verl_config(self.config)
+        check_bucket(self.config)
+        use_receiver(self.config)
+        self._sync_deadline_s = sync_deadline_s
         self.has_reference = bool(actor.use_kl_loss)
         self._token_terms = tuple(token_terms)
         self._auxiliary_loss = auxiliary_loss
@@ -81,6 +96,8 @@ class PolicyCluster:
         # A worker group gets the worker's methods at run time, hence Any.
         self._workers: Any = None
         self._servers: LLMServerManager | None = None
+        self._processes: list[psutil.Process] = []
+        self._control_service: psutil.Process | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -88,7 +105,7 @@ class PolicyCluster:
         """Start workers and servers and give the servers the first weights. Ray must be running.
 
         Raises:
-            ClusterError: Ray is not running or has too few (logical) GPUs.
+            ClusterError: Ray is not running or has too few (logical) GPUs, or the servers did not get the weights.
             PlatformError: this process or a worker is not on ``trainer.device``.
         """
         trainer = self.config.trainer
@@ -101,6 +118,8 @@ class PolicyCluster:
                 f"trainer.n_gpus_per_node * trainer.nnodes = {needed} but Ray has {present} GPUs"
                 + (f": call ray.init(num_gpus={needed})" if trainer.device == "cpu" else "")
             )
+        services = psutil.Process().children()
+        self._control_service = next((process for process in services if process.name() == "gcs_server"), None)
         try:
             self._start()
         except BaseException:
@@ -117,6 +136,8 @@ class PolicyCluster:
             device=trainer.device,
             token_terms=self._token_terms,
             auxiliary_loss=self._auxiliary_loss,
+            # Half, so that the worker that waits says what is wrong before the driver gives up.
+            answer_deadline_s=self._sync_deadline_s / 2,
         )
         self._workers = RayWorkerGroup(self._pool, worker, device_name=trainer.device)
         self._workers.init_model()
@@ -127,21 +148,40 @@ class PolicyCluster:
             actor_wg=self._workers,
             replicas=self._servers.get_replicas(),
         )
+        self._processes = local_processes([*self._server_actors(), *self._workers.workers], _ANSWER_S)
+        note_shared_memory(process_trees(self._processes))
         self.sleep()
         self.sync_weights(0)
 
     def shutdown(self) -> None:
-        """Stop workers and servers and give their resources back; Ray itself goes on. Safe to call twice."""
-        if ray.is_initialized():
-            actors = list(self._workers.workers) if self._workers is not None else []
-            if self._servers is not None:
-                actors += [*self._server_actors(), self._servers.global_load_balancer]
-            for actor in actors:
+        """Stop workers and servers and give their resources back; Ray itself goes on. Safe to call twice.
+
+        Nothing of them is left on this machine: no process, no shared memory, no socket.
+        """
+        # A worker that waits in a failed sync answers no question, so all is looked up before anything ends.
+        processes = process_trees(self._processes)
+        memory = shared_memory(processes)
+        if ray.is_initialized() and self._ray_answers():
+            workers = list(self._workers.workers) if self._workers is not None else []
+            balancers = [self._servers.global_load_balancer] if self._servers is not None else []
+            servers = server_actors(self.config.actor_rollout_ref.rollout.name)
+            for worker in workers:  # first: no further transfer may begin
+                ray.kill(worker)
+            stop_engines(servers)
+            for actor in [*servers, *balancers]:
                 ray.kill(actor)
             if self._pool is not None and self._pool.pgs is not None:
                 for group in self._pool.pgs:
                     remove_placement_group(group)
+        end_processes(processes)
+        remove_shared_memory(memory | unused_buckets())
+        self._processes = []
         self._pool = self._workers = self._servers = None
+
+    def _ray_answers(self) -> bool:
+        """False once a Ray that this process started is gone (a signal to the whole process group): calls would hang."""
+        service = self._control_service
+        return service is None or (service.is_running() and service.status() != psutil.STATUS_ZOMBIE)
 
     # ------------------------------------------------------------------ serving
 
@@ -162,17 +202,45 @@ class PolicyCluster:
         if self._asleep:
             self.sync_weights(self._version, timeout_s)
 
+    def check_servers(self, timeout_s: float) -> None:
+        """Ask every rollout server for a sign of life.
+
+        Raises:
+            ClusterError: one has died, or did not answer within ``timeout_s`` seconds.
+        """
+        self._started()
+        calls = {server.__ray_call__.remote(_nothing): index for index, server in enumerate(self._server_actors())}
+        _, silent = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
+        for call in silent:
+            raise ClusterTimeout(f"rollout server {calls[call]} did not answer within {timeout_s:g} s")
+        for call, index in calls.items():
+            try:
+                ray.get(call)
+            except ray.exceptions.RayError as error:
+                raise ClusterError(f"rollout server {index} has died") from error
+
+    def abort_requests(self) -> None:
+        """End every request in flight and take no new one until the next sync. A server that does not answer is left alone."""
+        self._started()
+        calls = [server.abort_all_requests.remote() for server in self._server_actors()]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=_ANSWER_S)
+
     def sync_weights(self, version: int, timeout_s: float | None = None) -> None:
         """Give the servers the current weights, labelled ``version``, and drop what they cached under the old ones.
 
         Raises:
-            WeightSyncError: it failed or did not end within ``timeout_s`` seconds.
+            WeightSyncError: it failed or did not end within ``timeout_s`` seconds (default: ``sync_deadline_s``).
         """
         self._started()
+        timeout_s = self._sync_deadline_s if timeout_s is None else timeout_s
 
         def synchronise() -> None:
             self.sleep()
-            self._sync.update_weights(version)
+            if self._sync.backend == "naive":
+                self._send_weights(version)
+            else:
+                self._sync.update_weights(version)
             ray.get([server.clear_kv_cache.remote() for server in self._server_actors()])
 
         try:
@@ -180,6 +248,13 @@ class PolicyCluster:
         except Exception as error:
             raise WeightSyncError(f"the rollout servers did not get weights {version}: {error}") from error
         self._asleep, self._version = False, version
+
+    def _send_weights(self, version: int) -> None:
+        """As veRL does, but the first rank that fails ends it: the others may wait for that one without an end."""
+        pending = list(self._started().update_weights(global_steps=version, mode="naive"))
+        while pending:
+            done, pending = ray.wait(pending, num_returns=1)
+            ray.get(done)
 
     @property
     def _shares_memory(self) -> bool:
@@ -316,6 +391,8 @@ class PolicyCluster:
     def _started(self) -> Any:
         if self._workers is None:
             raise ClusterError("the cluster is not running: call start() first")
+        if not self._ray_answers():
+            raise ClusterError("Ray's processes have ended, perhaps by a signal to the whole process group")
         return self._workers
 
     @property
@@ -335,6 +412,10 @@ class PolicyCluster:
 def _require(names: set[str], samples: Sequence[Sample], what: str) -> None:
     if samples and (missing := names - samples[0].tokens.keys() - samples[0].scalars.keys()):
         raise ValueError(f"the {what} lack the field {min(missing)!r}")
+
+
+def _nothing(_actor: Any) -> None:
+    pass
 
 
 def _resident_bytes(_actor: Any) -> int:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -16,25 +16,41 @@ class PhaseTimeout(TimeoutError):
 
 
 @contextmanager
-def deadline(seconds: float | None, error: Exception) -> Iterator[None]:
-    """Raise ``error`` in the block once ``seconds`` have passed; None, or any thread but the main one, never does.
+def deadline(seconds: float | None, error: Exception, on_expiry: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """End the block with ``error`` once ``seconds`` have passed; None, or any thread but the main one, never does.
 
-    It is an alarm signal, so it also ends waits inside Ray. Deadlines may be nested.
+    ``on_expiry`` is called first, while what hangs is still there.
+
+    It is an alarm signal that interrupts, so it also ends waits inside Ray, which lose any other exception of a handler.
+    Deadlines may be nested.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
+    expired = False
 
-    def expired(*_: object) -> None:
-        raise error
+    def expire(*_: object) -> None:
+        nonlocal expired
+        expired = True
+        try:
+            on_expiry()
+        finally:
+            raise KeyboardInterrupt
 
-    handler = signal.signal(signal.SIGALRM, expired)
+    handler = signal.signal(signal.SIGALRM, expire)
     remaining, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    started = time.monotonic()
     try:
         yield
+    except KeyboardInterrupt:
+        if expired:
+            raise error from None
+        raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, remaining)
+        left = max(remaining - (time.monotonic() - started), 0.001) if remaining else 0
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, left)
 
 
 class PhaseClock:
@@ -44,12 +60,20 @@ class PhaseClock:
         say: prints one line.
         heartbeat_s: seconds between two signs of life within a phase.
         deadline_s: seconds after which a phase is given up; None never does.
+        on_timeout: called with a phase's name when it did not end in time, before anything is taken down.
     """
 
-    def __init__(self, say: Callable[[str], None], heartbeat_s: float, deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        heartbeat_s: float,
+        deadline_s: float | None = None,
+        on_timeout: Callable[[str], object] = lambda name: None,
+    ) -> None:
         self._say = say
         self._heartbeat_s = heartbeat_s
         self._deadline_s = deadline_s
+        self._on_timeout = on_timeout
         self._seconds: dict[str, float] = {}
         self.detail = ""
 
@@ -59,6 +83,7 @@ class PhaseClock:
 
         Raises:
             PhaseTimeout: it took longer than the deadline.
+            TimeoutError: a finer deadline within it.
         """
         self.detail = ""
         started = time.monotonic()
@@ -68,13 +93,21 @@ class PhaseClock:
             while not finished.wait(self._heartbeat_s):
                 elapsed = time.monotonic() - started
                 progress = f" ({self.detail})" if self.detail else ""
-                self._say(f"… {name}{progress}: {elapsed:.0f} s")
+                with suppress(OSError):  # a full disk is for the main thread to find
+                    self._say(f"… {name}{progress}: {elapsed:.0f} s")
 
         thread = threading.Thread(target=beat, daemon=True, name=f"heartbeat-{name}")
         thread.start()
+        error = PhaseTimeout(f"phase '{name}' did not end within {self._deadline_s} s")
         try:
-            with deadline(self._deadline_s, PhaseTimeout(f"phase '{name}' did not end within {self._deadline_s} s")):
+            with deadline(self._deadline_s, error, lambda: self._on_timeout(name)):
                 yield
+        except PhaseTimeout as timeout:
+            raise PhaseTimeout(f"{timeout} ({self.detail})") if self.detail else timeout from None
+        except Exception as other:
+            if isinstance(other, TimeoutError) or isinstance(other.__cause__, TimeoutError):
+                self._on_timeout(name)
+            raise
         finally:
             finished.set()
             thread.join()

@@ -17,6 +17,19 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 PLATFORM_VARIABLE = "VERL_PLATFORM"
 
+#: What vLLM's CPU build reads in a server and the processes below it. What is set in the driver wins.
+_VLLM_ON_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB a server; without it vLLM takes a large part of the machine
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every server is bound to the same cores and leaves one of them idle
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "OMP_NUM_THREADS": str(min(2, os.cpu_count() or 1)),
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin starve the other processes
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # a helper would be compiled at the first request, with a C++ compiler
+}
+
 
 class PlatformError(RuntimeError):
     """veRL runs on another platform than the configuration asks for."""
@@ -131,7 +144,7 @@ class PlatformCPU(PlatformBase):
 
     def rollout_env_vars(self) -> dict[str, str]:
         # Rollout engines start processes of their own, which must land on this platform too.
-        return {PLATFORM_VARIABLE: "cpu"}
+        return {PLATFORM_VARIABLE: "cpu"} | {name: os.environ.get(name, value) for name, value in _VLLM_ON_CPU.items()}
 
     def cudart(self) -> Any:
         return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,11 @@ from verl_ext.advantage import group_advantages
 from verl_ext.batch import Sample
 from verl_ext.checkpoint import CheckpointStore
 from verl_ext.cluster import PolicyCluster, UpdateReport
-from verl_ext.phases import PhaseClock, process_memory
+from verl_ext.phases import PhaseClock, PhaseTimeout, deadline, process_memory
+from verl_ext.rollout_correction import FIELD, correction_weights
+from verl_ext.stopping import Stopped, StopSwitch
+
+logger = logging.getLogger(__name__)
 
 Metrics = dict[str, Any]
 
@@ -66,8 +72,9 @@ class AgentPPOTrainer(ABC):
         cluster: the started policy cluster.
         settings: the loop's settings.
         evaluate: plays the held-out tasks and returns metrics.
-        log: takes (step, metrics) once per step.
+        log: takes (step, metrics) once per step; a second time where the step's evaluation had to be made up for.
         checkpoints, clock: where to save, how to time.
+        stop: whether the run was asked to stop.
     """
 
     def __init__(
@@ -79,42 +86,111 @@ class AgentPPOTrainer(ABC):
         log: Callable[[int, Metrics], None],
         checkpoints: CheckpointStore,
         clock: PhaseClock,
+        stop: StopSwitch | None = None,
     ) -> None:
         self.cluster = cluster
         self.settings = settings
         self.step = 0
         self.clock = clock
+        self.stop = stop or StopSwitch()
         self._evaluate = evaluate
         self._log = log
         self._checkpoints = checkpoints
+        self._unlogged: Metrics | None = None  # of a step that is done
+        self._evaluation_owed = False  # by a step that was done before this process began
 
     # ------------------------------------------------------------------ the loop
 
     def fit(self) -> None:
         """Train from the current step to ``total_steps``.
 
+        When it is asked to stop, rollouts and evaluations end at once and everything else is finished first; then the last
+        step is saved. It is saved as well when rollouts or an evaluation fail.
+
         Raises:
+            Stopped: it was asked to stop, and everything is saved.
+            KeyboardInterrupt: it was asked twice; what is on disk is whole, the last step may not be among it.
             TrainingFault: there is nothing left to train, or a step had no sample at all.
         """
         last = self.settings.total_steps
-        if self.step >= last:
+        if self.step >= last and not self._evaluation_owed:
             raise TrainingFault(
                 f"nothing to train: step {self.step} of {last} is already done; raise training.steps to go on, or evaluate"
             )
-        if self.settings.evaluate_at_start and self.step == 0:
-            metrics = self._timed_evaluation(0)
-            self._log(0, metrics | self.clock.take() | process_memory())
+        try:
+            with self.stop.deferred():
+                self._steps()
+        except TrainingFault:
+            self._try_to_save()
+            raise
+        except KeyboardInterrupt:
+            if self.stop.reason is None or self.stop.insisted:
+                raise
+            with self.stop.deferred():
+                saved = self._save_what_is_done()
+            raise Stopped(self.stop.reason, self.step, saved) from None
+        finally:
+            self.stop.finish()
+
+    def _steps(self) -> None:
+        last = self.settings.total_steps
+        if self.step == 0 and self.settings.evaluate_at_start:
+            self._log(0, self._timed_evaluation(0) | self.clock.take() | process_memory())
+        elif self._evaluation_owed:
+            self._log(self.step, self._timed_evaluation(self.step))
+            self.clock.take()
         for step in range(self.step + 1, last + 1):
-            metrics = self.train_step(step)
+            self._unlogged = self.train_step(step)
             self.step = step
             if self._evaluation_due(step):
-                metrics |= self._timed_evaluation(step)
-            self._log(step, metrics | self.clock.take() | process_memory())
+                self._unlogged |= self._timed_evaluation(step)
+            self._log_step()
             if step == last or (self.settings.checkpoint_every and step % self.settings.checkpoint_every == 0):
                 with self.clock.phase("checkpoint"):
                     self.save()
-                    if step < last:
-                        self.cluster.wake(self.settings.sync_deadline_s)  # saving lets servers that share the devices sleep
+                    if step < last:  # saving lets servers that share the devices sleep
+                        self.cluster.wake(self.settings.sync_deadline_s)
+
+    def _log_step(self) -> None:
+        if self._unlogged is not None:
+            self._log(self.step, self._unlogged | self.clock.take() | process_memory())
+            self._unlogged = None
+
+    def _save_what_is_done(self) -> Path | None:
+        """The checkpoint of the current step, written unless there is one; None before the first step."""
+        self._log_step()
+        if self.step == 0:
+            return None
+        latest = self._checkpoints.latest()
+        if latest is not None and latest[0] == self.step:
+            return latest[1]
+        self.cluster.abort_requests()
+        with self.clock.phase("checkpoint"):
+            return self.save()
+
+    @contextmanager
+    def playing(self, phase: str) -> Iterator[None]:
+        """A phase of episodes: it may be stopped at once, and when it fails, the steps before it are saved.
+
+        Raises:
+            ClusterError: a rollout server is not there any more. Its episodes were lost, and no sync would succeed.
+        """
+        try:
+            with self.clock.phase(phase), self.stop.allowed():
+                yield
+                self.cluster.check_servers(self.settings.sync_deadline_s)
+        except Exception:
+            self._try_to_save()
+            raise
+
+    def _try_to_save(self) -> None:
+        limit_s = self.settings.sync_deadline_s
+        try:
+            with deadline(limit_s, PhaseTimeout(f"saving did not end within {limit_s:g} s")):
+                saved = self._save_what_is_done()
+            logger.warning("step %d is saved: %s", self.step, saved or "nothing was done yet")
+        except Exception:
+            logger.exception("step %d could not be saved", self.step)
 
     @abstractmethod
     def train_step(self, step: int) -> Metrics:
@@ -147,6 +223,12 @@ class AgentPPOTrainer(ABC):
             tokens["advantages"] = np.full(len(turn.sample.response_ids), advantages[index], dtype=np.float32)
             if reference is not None:
                 tokens["ref_log_prob"] = reference[index]
+        correction = self.cluster.config.algorithm.rollout_correction
+        if correction.rollout_is is not None:
+            weights, mismatch = correction_weights(old, [turn.rollout_log_probs for turn in turns], correction)
+            diagnostics |= mismatch
+            for turn, values in zip(turns, weights, strict=True):
+                turn.sample.tokens[FIELD] = values
         gaps = np.concatenate([np.abs(turn.rollout_log_probs - old[i]) for i, turn in enumerate(turns)])
         lengths = np.array([len(turn.sample.response_ids) for turn in turns])
         prompts = np.array([len(turn.sample.prompt_ids) for turn in turns])
@@ -163,6 +245,7 @@ class AgentPPOTrainer(ABC):
 
     def update(self, step: int, turns: Sequence[TurnSample], auxiliary: Sequence[Sample] = ()) -> UpdateReport:
         """One pass over the samples in PPO mini-batches; ``auxiliary`` joins the last one."""
+        self.stop.check()  # from here to the end of the step, the weights belong to no step
         with self.clock.phase("update"):
             return self.cluster.update(
                 [turn.sample for turn in turns],
@@ -215,8 +298,12 @@ class AgentPPOTrainer(ABC):
         state = json.loads(json.dumps(self.state_dict()))
         return self._checkpoints.save(self.step, state, lambda folder: self.cluster.save(folder / "actor"))
 
-    def resume(self) -> bool:
-        """Go on from the newest complete checkpoint, weights synced to the servers. False when there is none."""
+    def resume(self, *, evaluated: bool = True) -> bool:
+        """Go on from the newest complete checkpoint, weights synced to the servers. False when there is none.
+
+        Args:
+            evaluated: whether the checkpoint's step has its evaluation; ``fit`` makes up for one that was due.
+        """
         latest = self._checkpoints.latest()
         if latest is None:
             return False
@@ -224,6 +311,7 @@ class AgentPPOTrainer(ABC):
         self.load_state_dict(self._checkpoints.read_state(path))
         self.cluster.load(path / "actor")
         self.sync(self.step)
+        self._evaluation_owed = not evaluated and self._evaluation_due(self.step)
         return True
 
     # ------------------------------------------------------------------ evaluation
@@ -235,5 +323,5 @@ class AgentPPOTrainer(ABC):
         return bool(settings.evaluate_every) and step % settings.evaluate_every == 0
 
     def _timed_evaluation(self, step: int) -> Metrics:
-        with self.clock.phase("evaluation"):
+        with self.playing("evaluation"):
             return self._evaluate(step)

@@ -48,6 +48,15 @@ def check_verl_config(config: DictConfig) -> None:
                 "fsdp2"
             }:
                 raise ValueError(f"{name}.strategy and {name}.fsdp_config.strategy must both be fsdp2 on a CPU")
+    correction = config.algorithm.rollout_correction
+    if correction.rollout_rs is not None or correction.bypass_mode:
+        raise ValueError(
+            "of algorithm.rollout_correction only rollout_is is supported; unset rollout_rs and bypass_mode"
+        )
+    if correction.rollout_is not in (None, "token", "sequence"):
+        raise ValueError(
+            f"algorithm.rollout_correction.rollout_is={correction.rollout_is}: set token, sequence or null"
+        )
     dynamic = (rollout.log_prob_use_dynamic_bsz, config.actor_rollout_ref.ref.log_prob_use_dynamic_bsz)
     if set(dynamic) != {actor.use_dynamic_bsz}:
         raise ValueError("rollout. and ref.log_prob_use_dynamic_bsz must equal actor.use_dynamic_bsz")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ import verl_ext.rollout_cpu  # noqa: F401  registers the CPU rollout backend, he
 from verl_ext.batch import RankUpdate, Sample, pack
 from verl_ext.losses import AuxiliaryLoss, PolicyLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
+from verl_ext.vllm_transfer import answer_within, weight_socket
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         device: the platform this process must run on; checked first.
         token_terms: extra terms of the policy loss.
         auxiliary_loss: the loss of the auxiliary samples, if any.
+        answer_deadline_s: how long a vLLM worker may take to answer while it gets weights, in seconds.
 
     Raises:
         PlatformError: veRL fell back to another platform.
@@ -153,10 +156,12 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         device: str,
         token_terms: Sequence[TokenTerm] = (),
         auxiliary_loss: AuxiliaryLoss | None = None,
+        answer_deadline_s: float = 300.0,
         **kwargs: Any,
     ) -> None:
         assert_platform(device)
         super().__init__(config, role, **kwargs)
+        self._answer_deadline_s = answer_deadline_s
         self._token_terms = tuple(token_terms)
         self._auxiliary_loss = auxiliary_loss
 
@@ -167,6 +172,18 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         actor = self._worker("actor")
         actor.set_loss_fn(PolicyLoss(self.loss_fn.keywords["config"], self._token_terms))
         actor.auxiliary_loss = self._auxiliary_loss
+        if self.config.rollout.name == "vllm":
+            self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
+
+    @register(dispatch_mode=Dispatch["ONE_TO_ALL"], blocking=False)
+    async def update_weights(self, global_steps: int | None = None, mode: str = "auto") -> Any:
+        """Send the weights to this rank's server, as veRL does, but not for ever.
+
+        Raises:
+            WeightUpdateError: the server did not answer.
+        """
+        with answer_within(self._answer_deadline_s) if self.config.rollout.name == "vllm" else nullcontext():
+            return await super().update_weights(global_steps=global_steps, mode=mode)
 
     @register(dispatch_mode=Dispatch["ONE_TO_ALL"])
     def data_parallel_rank(self) -> int:

@@ -8,6 +8,8 @@ from agent_system.environments.base import Action
 
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 FALLBACK_CHARACTERS = 30
+INVALID_ACTION = "invalid action"
+"""Played for an empty response: no game knows it, so nothing happens; the turn counts."""
 
 # Chinese, Japanese and Korean scripts and their punctuation: a known way in which multilingual policies drift.
 _CJK = re.compile(
@@ -25,8 +27,9 @@ def project(response: str) -> Action:
     """
     block = _ACTION.search(response)
     text = _normalise(block.group(1)) if block else ""
+    fallback = _normalise(response[-FALLBACK_CHARACTERS:]) or INVALID_ACTION
     reason = _format_error(response, text)
-    return Action(text=text or _normalise(response[-FALLBACK_CHARACTERS:]), valid=not reason, reason=reason)
+    return Action(text=text or fallback, valid=not reason, reason=reason)
 
 
 def _normalise(text: str) -> str:

@@ -6,8 +6,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from agent_system.environments.alfworld.projection import INVALID_ACTION
 from agent_system.environments.base import EnvironmentFault
-from agent_system.rollout.episode import INVALID_ACTION, Deadlines
+from agent_system.rollout.episode import Deadlines
 
 SKILL = "Open the cabinet first, then carry the object where it belongs."
 

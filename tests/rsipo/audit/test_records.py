@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
 from pydantic import ValidationError
 
-from rsipo.audit.records import AuditWriter, TaskRecord, step_file, step_of
+from rsipo.audit.records import (
+    AuditWriter,
+    TaskRecord,
+    TranscriptRecord,
+    TurnRecord,
+    step_file,
+    step_of,
+    transcripts_file,
+)
 from rsipo.audit.verify import verify_run
 from rsipo.problems import UserError
 from rsipo.type_statistics import TypeStatistics
@@ -94,6 +103,29 @@ def test_resume_forgets_later_steps_and_torn_lines(audit, settings):
     assert (report.steps, report.tasks) == (2, 24)
     writer.resume_from(0)
     assert not list(audit.glob("step-*"))
+
+
+def test_transcripts_lie_beside_the_records_and_go_with_their_step(audit, settings):
+    turn = TurnRecord(observation="You see a mug.\n", action="take mug 1", valid=True, admissible=False)
+    transcript = TranscriptRecord(
+        task_id="game-1",
+        index=2,
+        instruction="put a mug",
+        turns=[turn],
+        final_observation="Nothing happens.",
+        success=False,
+    )
+    writer = AuditWriter(audit, settings)
+    for step in (2, 3):
+        writer.write_transcripts(step, [transcript])
+    path = audit / transcripts_file(2)
+    content = path.read_bytes()
+    assert TranscriptRecord.model_validate_json(gzip.decompress(content)) == transcript
+    writer.write_transcripts(2, [transcript])
+    assert path.read_bytes() == content
+    assert verify_run(audit).ok
+    writer.resume_from(2)
+    assert [path.name for path in audit.glob("transcripts-*")] == [transcripts_file(2)]
 
 
 def test_other_settings_are_refused_once_steps_exist(audit, settings):

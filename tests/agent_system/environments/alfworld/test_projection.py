@@ -64,7 +64,7 @@ def test_invalid_responses_say_why(response: str, reason: str) -> None:
         ("<think>a</think><action>x<action>look</action></action>", "look"),
         ("Go to\nDesk 1", "go to desk 1"),
         ("I think that I should go over to the shelf", "i should go over to the shelf"),
-        ("", ""),
+        ("", "invalid action"),
     ],
 )
 def test_an_invalid_response_plays_its_first_block_or_its_last_characters(response: str, played: str) -> None:

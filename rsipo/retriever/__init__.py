@@ -1,0 +1,1 @@
+"""The ``rsipo retriever`` commands: build an index, serve it, measure the service."""

@@ -1,0 +1,133 @@
+"""What training relies on of veRL's vLLM servers, checked on real ones: weights, caches, sampling, aborts, versions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.vllm_cpu
+
+SAME = 1e-5
+DIFFERENT = 1e-2
+BLOCK = 32
+"""Tokens in a block of the prefix cache (``block_size`` of the profile)."""
+
+
+def test_log_probs_equal_the_actors_after_every_sync(lane: Any, cached_tokens: Any) -> None:
+    """Servers start with random weights, so the first sync alone must have delivered every one, in several buckets."""
+    outputs = lane.generate(tag="parity")
+    assert cached_tokens(outputs) == 0
+    assert {output.extra_fields["global_steps"] for output in outputs} == {lane.version}
+    assert lane.gap(outputs) < SAME
+    for _ in range(2):
+        lane.update(outputs)
+        lane.sync()
+        outputs = lane.generate(tag="parity")
+        assert cached_tokens(outputs) == 0, "the prefix cache outlived a sync"
+        assert {output.extra_fields["global_steps"] for output in outputs} == {lane.version}
+        again = lane.generate(tag="parity")
+        assert cached_tokens(again) > 0
+        assert max(lane.gap(outputs), lane.gap(again)) < SAME
+
+
+def test_stale_weights_would_be_noticed(lane: Any) -> None:
+    """Control: what the parity check says when a sync is left out."""
+    lane.update(lane.generate())
+    lane.wake_without_sync()
+    stale = lane.generate()
+    assert lane.gap(stale) > DIFFERENT
+    lane.sync()
+    assert lane.gap(lane.generate()) < SAME
+
+
+def test_a_stale_prefix_cache_would_be_noticed(lane: Any, cached_tokens: Any) -> None:
+    """Control: what the parity check says when the servers keep their cache over a sync."""
+
+    async def kept(*_: Any, **__: Any) -> bool:
+        return True
+
+    def keep_cache(server: Any) -> None:
+        server.engine.reset_prefix_cache = kept
+
+    def reset_cache(server: Any) -> None:
+        del server.engine.reset_prefix_cache
+
+    outputs = lane.generate(tag="stale")
+    lane.on_servers(keep_cache)
+    lane.update_awake(outputs)
+    stale = lane.generate(tag="stale")
+    lane.on_servers(reset_cache)
+    assert cached_tokens(stale) > 0
+    assert lane.gap(stale) > DIFFERENT
+    lane.sync()
+    assert lane.gap(lane.generate(tag="stale")) < SAME
+
+
+def test_every_server_has_the_same_weights(lane: Any) -> None:
+    settings = {"temperature": 0.0, "max_tokens": 16, "logprobs": True}
+    answers = lane.from_each_server(lane.prompts[0], settings)
+    assert len(answers) == lane.servers
+    assert len({tuple(answer.token_ids) for answer in answers}) == 1
+
+
+def test_the_second_turn_is_read_from_the_cache(lane: Any, cached_tokens: Any) -> None:
+    first = lane.generate(tag="turns")
+    prompts = [
+        np.concatenate([prompt, np.array(output.token_ids, np.int32), [7, 8, 9]]).astype(np.int32)
+        for prompt, output in zip(lane.prompts, first, strict=True)
+    ]
+    second = lane.generate(prompts, tag="turns")
+    # Whole blocks of the first turn; its last token was sampled but never computed.
+    whole_blocks = sum((len(prompt) - 4) // BLOCK * BLOCK for prompt in prompts)
+    assert cached_tokens(second) == whole_blocks > 0.6 * sum(map(len, prompts))
+    assert lane.gap(second, prompts) < SAME
+
+
+def test_sampling_is_set_per_request(lane: Any) -> None:
+    def tokens(outputs: list[Any]) -> list[list[int]]:
+        return [list(output.token_ids) for output in outputs]
+
+    greedy = tokens(lane.generate(temperature=0.0))
+    assert greedy == tokens(lane.generate(temperature=0.0))
+    seeded = tokens(lane.generate(seed=1))
+    assert seeded == tokens(lane.generate(seed=1)) != tokens(lane.generate(seed=2))
+    assert {len(ids) for ids in tokens(lane.generate(max_tokens=5, ignore_eos=True))} == {5}
+    cool = lane.generate(temperature=0.5)
+    assert lane.gap(cool, temperature=0.5) < 2 * SAME  # logits, and with them their errors, are twice as large
+
+
+def test_a_response_ends_with_the_turn(lane: Any) -> None:
+    """A random policy says the end of turn once in a thousand tokens; nothing may follow it."""
+    outputs = lane.generate(max_tokens=1500)
+    end = lane.end_of_turn
+    ended = [output.token_ids for output in outputs if len(output.token_ids) < 1500]
+    assert ended
+    assert all(tokens[-1] == end for tokens in ended)
+    assert all(end not in output.token_ids[:-1] for output in outputs)
+
+
+def test_requests_are_aborted_and_serving_goes_on(lane: Any) -> None:
+    replicas = lane.cluster._servers.get_replicas()
+    client = lane.cluster.client()
+    settings = {"temperature": 1.0, "max_tokens": 2000, "logprobs": True, "ignore_eos": True}
+
+    async def abort() -> tuple[int, list[Any]]:
+        calls = [
+            asyncio.create_task(client.generate(f"abort{i}", prompt_ids=p.tolist(), sampling_params=dict(settings)))
+            for i, p in enumerate(lane.prompts)
+        ]
+        while sum(lane.on_servers(lambda server: len(server.engine.output_processor.request_states))) < len(calls):
+            await asyncio.sleep(0.05)
+        results = [await replica.abort_all_requests() for replica in replicas]
+        outputs = await asyncio.gather(*calls)
+        for replica in replicas:
+            await replica.resume_generation()
+        return sum(result["aborted_count"] for result in results), outputs
+
+    count, outputs = asyncio.run(asyncio.wait_for(abort(), 120))
+    assert count == len(lane.prompts)
+    assert {output.stop_reason for output in outputs} == {"aborted"}
+    assert lane.gap(lane.generate()) < SAME
