@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -84,7 +85,10 @@ def _joined_cluster(address: str, device: str, on_signal: Handler) -> Iterator[N
                 _instead_of_rays(on_signal),
             ):
                 ray.init(
-                    address=address, logging_level="error", log_to_driver=False, runtime_env={"env_vars": variables}
+                    address=address,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    runtime_env={"env_vars": variables},
                 )
             yield
         except ConnectionError as error:
@@ -119,7 +123,7 @@ def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator
 def _arguments(config: DictConfig, temporary: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "include_dashboard": False,
-        "logging_level": "error",
+        "logging_level": logging.ERROR,
         "log_to_driver": False,
         "_temp_dir": str(temporary),
         "runtime_env": {"worker_process_setup_hook": "verl_ext.stacks.register"},

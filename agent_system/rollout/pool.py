@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,7 @@ class RolloutPool:
         deadline_s: float,
         heartbeat_s: float = 10.0,
         on_heartbeat: Callable[[Heartbeat], None] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Generator[tuple[int, Any], None, None]:
         """Run ``program`` on every task; yields (index in ``tasks``, result) in the order of finishing.
 
         A worker that dies is replaced and its unfinished tasks run again, with the same seeds. Leaving the iterator
@@ -155,7 +155,7 @@ class _Phase:
 
     def results(
         self, deadline_s: float, heartbeat_s: float, on_heartbeat: Callable[[Heartbeat], None] | None
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Generator[tuple[int, Any], None, None]:
         start = time.monotonic()
         next_beat = start + heartbeat_s
         try:

@@ -57,7 +57,8 @@ class Subject:
 
         ``progress`` is called with the bytes read and to read.
         """
-        return {"kind": self.kind, "name": self.name, "step": self.step, "sha256": _hash_files(self.weights, progress)}
+        sha256 = _hash_files(self.weights, progress) if self.weights else None
+        return {"kind": self.kind, "name": self.name, "step": self.step, "sha256": sha256}
 
 
 def find_subject(

@@ -209,7 +209,8 @@ class PolicyCluster:
             ClusterError: one has died, or did not answer within ``timeout_s`` seconds.
         """
         self._started()
-        calls = {server.__ray_call__.remote(_nothing): index for index, server in enumerate(self._server_actors())}
+        servers = enumerate(self._server_actors())
+        calls: dict[Any, int] = {server.__ray_call__.remote(_nothing): index for index, server in servers}
         _, silent = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
         for call in silent:
             raise ClusterTimeout(f"rollout server {calls[call]} did not answer within {timeout_s:g} s")
@@ -222,7 +223,7 @@ class PolicyCluster:
     def abort_requests(self) -> None:
         """End every request in flight and take no new one until the next sync. A server that does not answer is left alone."""
         self._started()
-        calls = [server.abort_all_requests.remote() for server in self._server_actors()]
+        calls: list[Any] = [server.abort_all_requests.remote() for server in self._server_actors()]
         if calls:
             ray.wait(calls, num_returns=len(calls), timeout=_ANSWER_S)
 

@@ -40,6 +40,7 @@ def correction_weights(
         rollout_is_threshold=settings.rollout_is_threshold,
         rollout_is_batch_normalize=settings.rollout_is_batch_normalize,
     )
+    assert weights is not None  # veRL returns None only without rollout_is
     rows = weights.batch[FIELD]
     return [row[:length].numpy() for row, length in zip(rows, lengths.tolist(), strict=True)], metrics
 

@@ -173,7 +173,8 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         actor.set_loss_fn(PolicyLoss(self.loss_fn.keywords["config"], self._token_terms))
         actor.auxiliary_loss = self._auxiliary_loss
         if self.config.rollout.name == "vllm":
-            self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
+            adapter: Any = self.rollout  # veRL's adapter for vLLM
+            adapter.zmq_handle = weight_socket(adapter.zmq_handle)
 
     @register(dispatch_mode=Dispatch["ONE_TO_ALL"], blocking=False)
     async def update_weights(self, global_steps: int | None = None, mode: str = "auto") -> Any:

@@ -47,9 +47,9 @@ def test_fields_are_those_of_the_contract(audit):
     record = next(r for r in lines(audit / step_file(1)) if r["replays"])
     assert list(record)[: len(FIELDS)] == FIELDS
     assert list(record["rollouts"][0]) == (
-        ["index", "role", "status", "success", "turns", "invalid_actions", "fingerprint", "skill_valid"]
+        ["index", "role", "status", "success", "turns", "invalid_actions", "fingerprint", "skill_valid", "skill_leaks"]
     )
-    assert list(record["skill"]) == ["text", "valid", "reason", "tokens", "masked_tokens"]
+    assert list(record["skill"]) == ["text", "valid", "reason", "tokens", "masked_tokens", "leaks_answer"]
     assert list(record["replays"][0]) == ["status", "success", "turns", "fingerprint", "state_matched"]
     statistics = lines(audit / "statistics.jsonl")
     assert [row["step"] for row in statistics] == [1, 2, 3, 4]
