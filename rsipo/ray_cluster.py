@@ -17,14 +17,12 @@ from rsipo.problems import UserError
 from rsipo.run_console import keep_worker_logs
 from rsipo.scratch import scratch_folder
 from verl_ext.phases import deadline
-from verl_ext.run_folder import FOLDER_VARIABLE, clear_run_folder
+from verl_ext.run_folder import FOLDER_VARIABLE, clear_run_folder, end_processes, processes_of
 
 _START_DEADLINE_S = 180
 _JOIN_DEADLINE_S = 60
-_NOT_STARTED = (
-    f"Ray did not start within {_START_DEADLINE_S} s: "
-    "look for a full /tmp or /dev/shm, or leftovers of another Ray (ray stop)"
-)
+_LOOK_FOR = "look for a full /tmp or /dev/shm, too few processors, or leftovers of another Ray (ray stop)"
+_NOT_STARTED = f"Ray did not start within {_START_DEADLINE_S} s: {_LOOK_FOR}"
 _OBJECT_STORE_BYTES = 512 * 2**20
 
 Handler = Callable[[int, Any], object]
@@ -109,7 +107,7 @@ def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator
         os.environ[FOLDER_VARIABLE] = str(temporary)  # for the processes that Ray starts
         try:
             with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)), _instead_of_rays(on_signal):
-                ray.init(address="local", **_arguments(config, temporary))
+                _start(temporary, _arguments(config, temporary))
             yield
         except BaseException:
             keep_worker_logs(temporary, logs)
@@ -118,6 +116,21 @@ def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator
             with _signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
                 ray.shutdown()
             del os.environ[FOLDER_VARIABLE]
+
+
+def _start(temporary: Path, arguments: dict[str, Any]) -> None:
+    """Start Ray, a second time where it gave up on itself: it waits 30 s for its parts, which a busy machine may exceed."""
+    import ray
+
+    for last in (False, True):
+        try:
+            ray.init(address="local", **arguments)
+            return
+        except Exception as error:
+            ray.shutdown()
+            end_processes(processes_of(temporary))
+            if last:
+                raise UserError(f"Ray did not start: {str(error).splitlines()[0][:200]}; {_LOOK_FOR}") from error
 
 
 def _arguments(config: DictConfig, temporary: Path) -> dict[str, Any]:

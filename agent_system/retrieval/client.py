@@ -35,6 +35,7 @@ class RetrieverClient:
             same replica, as long as that one is up.
         top_k: passages per query.
         timeout_s: seconds for a whole call, all attempts and waits included.
+        attempt_timeout_s: seconds for one attempt; None: all of the time left, or half of it with several replicas.
         max_attempts: most requests for a query. Refused and broken connections and HTTP 429 and 5xx are tried again after
             a growing random wait, or after what the server asks for by ``Retry-After``.
         fingerprint: the index' identity; None accepts the first one seen, and from then on no other.
@@ -49,14 +50,16 @@ class RetrieverClient:
         *,
         top_k: int = 3,
         timeout_s: float = 30,
+        attempt_timeout_s: float | None = None,
         max_attempts: int = 10,
         fingerprint: str | None = None,
     ) -> None:
-        if top_k < 1 or max_attempts < 1 or not timeout_s > 0:
-            raise ValueError("top_k, max_attempts and timeout_s must be positive")
+        if min(top_k, max_attempts) < 1 or min(timeout_s, attempt_timeout_s or timeout_s) <= 0:
+            raise ValueError("top_k, max_attempts and the timeouts must be positive")
         self._replicas = Replicas(urls)
         self._top_k = top_k
         self._timeout_s = timeout_s
+        self._attempt_timeout_s = attempt_timeout_s
         self._max_attempts = max_attempts
         self._connections = Connections(fingerprint)
         self._lock = threading.Lock()
@@ -79,7 +82,7 @@ class RetrieverClient:
         if isinstance(queries, str):
             raise TypeError("queries must be a list of strings, not one string")
         end = time.monotonic() + self._timeout_s
-        call = _Call(self._connections, self._replicas, queries, top_k or self._top_k, end)
+        call = _Call(self._connections, self._replicas, queries, top_k or self._top_k, end, self._attempt_timeout_s)
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._max_attempts) | stop_before_delay(self._timeout_s),
             wait=_wait,
@@ -118,13 +121,20 @@ class _Call:
     """One call of ``search``: what has been answered, and what still has to be asked."""
 
     def __init__(
-        self, connections: Connections, replicas: Replicas, queries: Sequence[str], top_k: int, end: float
+        self,
+        connections: Connections,
+        replicas: Replicas,
+        queries: Sequence[str],
+        top_k: int,
+        end: float,
+        attempt_timeout_s: float | None,
     ) -> None:
         self._connections = connections
         self._replicas = replicas
         self._queries = queries
         self._top_k = top_k
         self._end = end
+        self._attempt_timeout_s = attempt_timeout_s
         self.answers: list[list[Passage]] = [[] for _ in queries]
         self._missing = [position for position, query in enumerate(queries) if query.strip()]
 
@@ -142,13 +152,15 @@ class _Call:
         queries = [self._queries[position] for position in positions]
         left = max(self._end - time.monotonic(), 0.001)
         # With another replica to turn to, one that hangs may take only half of the time left.
-        patience = left / 2 if len(self._replicas.urls) > 1 else left
+        share = left / 2 if len(self._replicas.urls) > 1 else left
+        patience = min(left, self._attempt_timeout_s or share)
         try:
             answers = await self._connections.retrieve(url, queries, self._top_k, patience_s=patience, pool_s=left)
         except RetrieverUnavailable as error:
             if not isinstance(error, RetrieverOverloaded):
                 self._replicas.rest(url)
             raise
+        self._replicas.answered(url)
         for position, passages in zip(positions, answers, strict=True):
             self.answers[position] = passages
             self._missing.remove(position)

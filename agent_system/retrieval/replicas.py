@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Sequence
+
+_LONGEST_REST_S = 60.0
 
 
 class Replicas:
@@ -15,7 +18,8 @@ class Replicas:
 
     Args:
         urls: base addresses or full ``…/retrieve`` addresses.
-        rest_s: seconds for which a server that could not be reached gets no query.
+        rest_s: seconds for which a server that could not be reached gets no query; doubled, up to a minute, each time
+            it fails again.
     """
 
     def __init__(self, urls: Sequence[str], *, rest_s: float = 5.0) -> None:
@@ -24,6 +28,7 @@ class Replicas:
         self.urls = tuple(dict.fromkeys(_endpoint(url) for url in urls))
         self._rest_s = rest_s
         self._resting_until: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
 
     def choose(self, query: str) -> str:
         """The address for ``query``: the highest hash of (address, query) among servers that are up, or among all."""
@@ -33,7 +38,17 @@ class Replicas:
 
     def rest(self, url: str) -> None:
         """Send nothing to a server that could not be reached for a while, unless it is the last one."""
-        self._resting_until[url] = time.monotonic() + self._rest_s
+        now = time.monotonic()
+        if self._resting_until.get(url, now) > now:
+            return  # requests that failed together are one failure
+        seconds = min(self._rest_s * 2 ** self._failures[url], max(self._rest_s, _LONGEST_REST_S))
+        self._failures[url] = min(self._failures[url] + 1, 10)
+        self._resting_until[url] = now + seconds
+
+    def answered(self, url: str) -> None:
+        """The server is up."""
+        self._failures.pop(url, None)
+        self._resting_until.pop(url, None)
 
 
 def _endpoint(url: str) -> str:

@@ -95,12 +95,11 @@ def compare(whole: RunFiles, hit: RunFiles) -> list[str]:
     return lines
 
 
-def fill(folder: Path, spare: int) -> Path:
-    """Leave ``spare`` bytes on the file system of ``folder``; returns the file to remove again."""
-    filler, space = folder / "filler", os.statvfs(folder)
+def fill(filler: Path, spare: int) -> None:
+    """Make a file that leaves ``spare`` bytes on its file system."""
+    space = os.statvfs(filler.parent)
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - spare)
-    return filler
 
 
 @pytest.fixture(scope="session")
@@ -144,85 +143,108 @@ def newest(files: RunFiles) -> int:
     return max(int(folder.name.split("_")[-1]) for folder in files.checkpoints.glob("global_step_?"))
 
 
-def test_a_run_that_is_hit_again_and_again_equals_the_undisturbed_one(
-    train: Callable, undisturbed: RunFiles, disk: Path, rng: random.Random, table: list
-) -> None:
-    def wait() -> str:
-        seconds = rng.uniform(0, 0.5)
-        time.sleep(seconds)
-        return f"+{seconds:.2f} s"
+class Hit:
+    """The run that is hit: starts it, waits a random moment, and compares it with the undisturbed one."""
 
-    def note(fault: str, when: str, end: str, done: int) -> None:
-        saved, found = newest(hit), compare(undisturbed, hit)
-        table.append((fault, when, end, str(saved), str(done - saved), ", ".join(found) or "yes"))
+    def __init__(self, train: Callable, whole: RunFiles, rng: random.Random, table: list[tuple[str, ...]]) -> None:
+        self.train, self.whole, self.rng, self.table = train, whole, rng, table
+
+    def start(self, resumed: int | None, *patterns: str) -> Any:
+        """Go on after step ``resumed`` and wait for the patterns and a moment."""
+        training = self.train("hit", *STEPS)
+        self.files = training.files
+        training.wait_for("Started in" if resumed is None else f"Resumed after step {resumed}", *patterns)
+        self.moment()
+        return training
+
+    def moment(self) -> None:
+        self.waited = self.rng.uniform(0, 0.5)
+        time.sleep(self.waited)
+
+    def survived(self, fault: str, when: str) -> None:
+        self.table.append((fault, f"{when} +{self.waited:.2f} s", "went on", "–", "0", "by the next line"))
+
+    def equals(self, fault: str, when: str, end: str, *, saved: int, done: int) -> None:
+        """``done`` steps were finished, ``saved`` is what a resume starts from; everything there is equals."""
+        found = compare(self.whole, self.files)
+        equal = "; ".join(found) or "yes"
+        self.table.append((fault, f"{when} +{self.waited:.2f} s", end, str(saved), str(done - saved), equal))
         assert not found
+        assert newest(self.files) == saved
 
-    # A host and a rollout worker die: the step goes on. Then the only rollout server: the step cannot.
-    training = train("hit", *STEPS)
-    hit = training.files
-    training.wait_for("Started in", PLAYING)
-    when = wait()
+
+@pytest.fixture
+def hit(train: Callable, undisturbed: RunFiles, rng: random.Random, table: list[tuple[str, ...]]) -> Hit:
+    return Hit(train, undisturbed, rng, table)
+
+
+# The next tests are one story: each goes on with the run that the one before has left.
+
+
+def test_a_dead_host_and_rollout_worker_are_replaced_and_a_dead_server_ends_the_run(hit: Hit) -> None:
+    training = hit.start(None, PLAYING)
     training.kill("EnvHost")
-    table.append(("environment host killed", f"step 1, rollouts {when}", "went on", "–", "0", "see below"))
-    when = wait()
+    hit.survived("environment host killed", "step 1, rollouts")
+    hit.moment()
     training.kill("RolloutWorker")
-    table.append(("rollout worker killed", f"step 1, rollouts {when}", "went on", "–", "0", "see below"))
+    hit.survived("rollout worker killed", "step 1, rollouts")
     training.wait_for(after(1), PLAYING)
-    when = wait()
+    hit.moment()
     training.kill("CPURolloutServer")
     line = check_end(training, 2, "rollout server 0 has died", RESUMES)
-    assert read_metrics(hit.metrics)[0]["workers/workers_replaced"] == 1
-    note("rollout server killed", f"step 2, rollouts {when}", line[:60], 1)
+    assert read_metrics(hit.files.metrics)[0]["workers/workers_replaced"] == 1
+    hit.equals("rollout server killed", "step 2, rollouts", line[:60], saved=1, done=1)
 
-    training = train("hit", *STEPS)
-    training.wait_for("Resumed after step 1", "… update")
-    when = wait()
+
+def test_a_dead_training_worker_ends_the_run(hit: Hit) -> None:
+    training = hit.start(1, "… update")
     training.kill("AgentActorRolloutRefWorker")
     line = check_end(training, 2, "a worker failed", RESUMES)
-    note("training worker killed", f"step 2, update {when}", line[:60], 1)
+    hit.equals("training worker killed", "step 2, update", line[:60], saved=1, done=1)
 
-    training = train("hit", *STEPS)
-    training.wait_for("Resumed after step 1", "… update")
-    when = wait()
+
+def test_a_stop_lets_an_update_be_finished(hit: Hit) -> None:
+    training = hit.start(1, "… update")
     training.signal(signal.SIGTERM)
     check_end(training, 143, "stopped by SIGTERM after step 2, saved in", "global_step_2", RESUMES)
-    note("SIGTERM", f"step 2, update {when}", "143 after step 2", 2)
+    hit.equals("SIGTERM", "step 2, update", "143 after step 2", saved=2, done=2)
 
-    training = train("hit", *STEPS)
-    training.wait_for("Resumed after step 2", after(3), PLAYING)
-    when = wait()
+
+def test_a_stop_ends_rollouts_and_saves_the_step_before(hit: Hit) -> None:
+    training = hit.start(2, after(3), PLAYING)
     training.signal(signal.SIGTERM)
     check_end(training, 143, "stopped by SIGTERM after step 3, saved in", "global_step_3", RESUMES)
-    note("SIGTERM", f"step 4, rollouts {when}", "143 after step 3", 3)
+    hit.equals("SIGTERM", "step 4, rollouts", "143 after step 3", saved=3, done=3)
 
-    training = train("hit", *STEPS)
-    training.wait_for("Resumed after step 3", "… update")
+
+def test_a_full_disk_leaves_the_checkpoints_there_are(hit: Hit, disk: Path) -> None:
+    training = hit.start(3, "… update")
+    filler = disk / "filler"
     if disk.is_mount():
-        filler = fill(disk, spare=2 << 20)
+        fill(filler, spare=2 << 20)
     else:
-        filler = disk / "no-filler"
-        pid = training.parts("AgentActorRolloutRefWorker")[0].pid
-        psutil.Process(pid).rlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        worker = training.parts("AgentActorRolloutRefWorker")[0]
+        psutil.Process(worker.pid).rlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     line = check_end(training, 2, "global_step_4 was not written", "free disk space", RESUMES)
     filler.unlink(missing_ok=True)
-    assert not list(hit.checkpoints.glob("*.partial"))
-    note("disk full", "step 4, checkpoint", line[:60], 4)
+    assert not list(hit.files.checkpoints.glob("*.partial"))
+    hit.equals("disk full", "step 4, checkpoint", line[:60], saved=3, done=4)
 
-    training = train("hit", *STEPS)
-    training.wait_for("Resumed after step 3", rng.choice(["… log_probs", "… teacher", "… update", after(4)]))
-    when = wait()
-    training.signal(signal.SIGKILL)
-    assert training.end() == -signal.SIGKILL
-    note("SIGKILL of the driver", f"step 4 or 5 {when}", "no word", len(metrics(hit)))
-    killed = training
 
-    training = train("hit", *STEPS)
+def test_a_killed_driver_leaves_nothing_after_the_next_start_and_the_end_equals(hit: Hit) -> None:
+    killed = hit.start(3, hit.rng.choice(["… log_probs", "… teacher", "… update", after(4)]))
+    killed.signal(signal.SIGKILL)
+    assert killed.end() == -signal.SIGKILL
+    done = max(metrics(hit.files))
+    hit.equals("driver killed", f"step {done + 1}", "without a word", saved=newest(hit.files), done=done)
+    training = hit.train("hit", *STEPS)
     assert training.end() == 0, training.told()
-    assert killed.left() == []
     assert training.errors() == []
-    assert metrics(hit).keys() == metrics(undisturbed).keys()
-    note("none", "resumed to the end", "0", 5)
-    assert verify_run(hit.root).ok
+    assert killed.left() == []
+    assert metrics(hit.files).keys() == metrics(hit.whole).keys()
+    hit.waited = 0.0
+    hit.equals("none", "to the end", "0", saved=5, done=5)
+    assert verify_run(hit.files.root).ok
 
 
 @pytest.mark.more_faults

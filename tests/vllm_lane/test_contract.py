@@ -100,10 +100,10 @@ def test_sampling_is_set_per_request(lane: Any) -> None:
 
 
 def test_a_response_ends_with_the_turn(lane: Any) -> None:
-    """A random policy says the end of turn once in a thousand tokens; nothing may follow it."""
-    outputs = lane.generate(max_tokens=1500)
+    """A random policy hardly ever ends its turn, so it is pushed to."""
     end = lane.end_of_turn
-    ended = [output.token_ids for output in outputs if len(output.token_ids) < 1500]
+    outputs = lane.generate(max_tokens=200, logit_bias={end: 4.0})
+    ended = [output.token_ids for output in outputs if len(output.token_ids) < 200]
     assert ended
     assert all(tokens[-1] == end for tokens in ended)
     assert all(end not in output.token_ids[:-1] for output in outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -13,6 +14,7 @@ from agent_system.retrieval.build import BuildRequest, build_index
 from agent_system.retrieval.encoders import SentenceEncoder, describe_encoder
 from agent_system.retrieval.engine import Engine, open_engine
 from agent_system.retrieval.indexes.base import best_rows
+from agent_system.retrieval.indexes.faiss_index import build_faiss
 from agent_system.retrieval.indexes.vectors import encode_corpus
 from agent_system.retrieval.manifest import MANIFEST
 from agent_system.retrieval.types import IndexProblem
@@ -129,6 +131,21 @@ def test_ready_vectors_must_fit_the_corpus(corpus_file, minilm, tmp_path):
     with pytest.raises(IndexProblem, match="are found by their own text"):
         build_index(tmp_path / "out", request)
     assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_downloaded_parts_of_a_flat_index_become_a_matrix(dense_folder, corpus_file, minilm, tmp_path):
+    """As the published files come: a packed corpus, and a FAISS file cut in two at any byte."""
+    build_faiss("flat", np.load(dense_folder / "vectors.npy"), tmp_path / "flat", lists=1)
+    whole = (tmp_path / "flat").read_bytes()
+    parts = [tmp_path / "part_aa", tmp_path / "part_ab"]
+    parts[0].write_bytes(whole[:50_001])
+    parts[1].write_bytes(whole[50_001:])
+    packed = tmp_path / "corpus.jsonl.gz"
+    packed.write_bytes(gzip.compress(corpus_file.read_bytes()))
+    manifest, _ = build_index(tmp_path / "index", BuildRequest(packed, "matrix", encoder=minilm, vectors=parts))
+    assert manifest.index[0].path == "vectors.index"
+    question = ["a string instrument in Cadmoor"]
+    assert open_engine(tmp_path / "index").search(question, 3) == open_engine(dense_folder).search(question, 3)
 
 
 def test_prefixes_follow_the_model(minilm, tmp_path):
