@@ -71,8 +71,11 @@ class Training:
         return found
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        parts = self.parts(name)
-        assert parts, f"no process called {name}"
+        """Send a signal to the first of its processes whose title holds ``name``."""
+        ends = time.monotonic() + PATIENCE_S
+        while not (parts := self.parts(name)):  # it may be about to start
+            assert time.monotonic() < ends, f"no process called {name}:\n{self.told()}"
+            time.sleep(0.1)
         parts[0].send_signal(number)
 
     def signal(self, number: signal.Signals) -> None:

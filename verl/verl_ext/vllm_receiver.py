@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+from vllm.distributed.parallel_state import get_world_group
 
 from verl_ext.vllm_transfer import weight_socket
 
@@ -16,6 +18,9 @@ class WeightReceiver(vLLMColocateWorkerExtension):
     """Named in ``rollout.engine_kwargs.vllm.worker_extension_cls``; vLLM mixes it into its worker class."""
 
     _load_error: str | None = None
+    if TYPE_CHECKING:  # of the worker class it is mixed into
+        rank: int
+        parallel_config: Any
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
         """Take one full set of weights.
@@ -24,12 +29,24 @@ class WeightReceiver(vLLMColocateWorkerExtension):
         for an answer. The rest is taken without loading it.
 
         Raises:
-            RuntimeError: the weights could not be loaded; the worker now holds a part of them.
+            RuntimeError: a worker of this engine could not load the weights; its workers now hold a part of them.
         """
         self._load_error = None
         super().update_weights_from_ipc(*args, **kwargs)
-        if self._load_error is not None:
-            raise RuntimeError(f"vLLM could not load the weights: {self._load_error}")
+        errors = [error for error in self._load_errors() if error is not None]
+        # vLLM reads its workers' answers in the order of their ranks and stops at the first failure; it would take what
+        # it left unread for answers to its next call. So the last one speaks for all.
+        if errors and self.rank == self.parallel_config.world_size - 1:
+            raise RuntimeError(f"vLLM could not load the weights: {errors[0]}")
+
+    def _load_errors(self) -> list[str | None]:
+        """What went wrong on each worker of the engine; all of them call it together."""
+        errors = [self._load_error]
+        if self.parallel_config.world_size > 1:
+            group = get_world_group().cpu_group
+            errors *= torch.distributed.get_world_size(group)
+            torch.distributed.all_gather_object(errors, self._load_error, group=group)
+        return errors
 
     def _update_weights(self, *args: Any, **kwargs: Any) -> None:
         if self._load_error is not None:

@@ -164,7 +164,6 @@ def test_a_hugging_face_folder_and_the_shipped_policy(home: Path) -> None:
         (["alfworld", "panel.seeds=[1,1]"], Options(script="nonsense"), "every round needs a seed of its own"),
         (["alfworld", "panel.folder='a-{b}'"], Options(script="nonsense", subset=True), r"only {weights} and {max_turns}"),
         (["alfworld"], Options(script="nonsense"), "valid_seen has 6 tasks where the panel has 140"),
-        (["alfworld"], Options(script="nonsense", subset=True, panel=Path("/nowhere")), "/nowhere is no panel file"),
     ],
 )  # fmt: skip
 def test_bad_words_are_one_line(words: list[str], options: Options, message: str, home: Path) -> None:

@@ -80,20 +80,12 @@ def at_once(evaluate: Evaluate, model: Path) -> list[dict]:
     return evaluate("at-once", str(model), *SMALL, hf=True)
 
 
-def test_a_models_episodes_do_not_depend_on_how_they_are_batched(
-    evaluate: Evaluate, at_once: list[dict], model: Path, work: Path
-) -> None:
-    """Two workers, each with one host of five slots, which 24 episodes do not fill evenly; three rows a forward pass."""
-    assert len(at_once) == len({(line["split"], line["seed"], line["task_id"]) for line in at_once}) == 24
-    layout = ["workers.rollout_workers=2", "workers.slots_per_host=5", "actor_rollout_ref.rollout.max_num_seqs=3"]
-    assert evaluate("ragged", str(model), *SMALL, *layout, hf=True) == at_once
-    assert (work / "ragged" / "summary.json").read_bytes() == (work / "at-once" / "summary.json").read_bytes()
-
-
 def test_a_finished_evaluation_is_read_and_another_one_refused(
     evaluate: Evaluate, at_once: list[dict], model: Path, work: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert len({(line["split"], line["seed"], line["task_id"]) for line in at_once}) == len(at_once) == 24
     summary = (work / "at-once" / "summary.json").read_bytes()
+    capsys.readouterr()
     assert evaluate("at-once", str(model), *SMALL, hf=True) == at_once
     printed = capsys.readouterr().out
     assert "valid_unseen" in printed
@@ -107,10 +99,13 @@ def test_a_finished_evaluation_is_read_and_another_one_refused(
         evaluate("at-once", str(EMBEDDED_POLICY), *SMALL, hf=True)
 
 
-def test_a_checkpoint_plays_with_its_own_weights(
+def test_a_checkpoint_plays_with_its_own_weights_however_it_is_batched(
     evaluate: Evaluate, at_once: list[dict], model: Path, work: Path
 ) -> None:
-    """A checkpoint of the noisy weights in a run that names the shipped policy as its base plays as the noisy model does."""
+    """A checkpoint of the noisy weights in a run that names the shipped policy as its base plays as the noisy model did.
+
+    Two workers, each with one host of five slots, which 24 episodes do not fill evenly; three rows a forward pass.
+    """
     from verl_ext.checkpoint import CheckpointStore
     from verl_ext.cluster import PolicyCluster
 
@@ -123,7 +118,10 @@ def test_a_checkpoint_plays_with_its_own_weights(
         cluster.shutdown()
     config.policy.path = str(EMBEDDED_POLICY)
     save_resolved(config, files.config)
-    assert evaluate("checkpoint", "mine", "3") == at_once
+    layout = ["workers.rollout_workers=2", "workers.slots_per_host=5", "actor_rollout_ref.rollout.max_num_seqs=3"]
+    assert evaluate("checkpoint", "mine", "3", *layout) == at_once
+    first, second = (json.loads((work / name / "summary.json").read_text()) for name in ("at-once", "checkpoint"))
+    assert first["splits"] == second["splits"]
 
 
 def test_killed_in_the_middle_it_goes_on_to_the_same_summary(evaluate: Evaluate, games: Path, work: Path) -> None:
