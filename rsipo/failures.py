@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,21 @@ def as_user_errors(folder: Path, worker_logs: Path, remedy: str) -> Iterator[Non
         raise UserError(f"{reason}; {remedy})") from error
 
 
+def _ray_reason(error: Exception) -> str:
+    """The dead actor's class and process, where Ray's text names them; else the text's last line."""
+    from ray.exceptions import ActorDiedError
+
+    text = str(error)
+    actor, process = (
+        re.search(r"^\s*class_name: (\S+)", text, re.MULTILINE),
+        re.search(r"^\s*pid: (\d+)", text, re.MULTILINE),
+    )
+    if isinstance(error, ActorDiedError) and actor and process:
+        return f"{actor[1]} (process {process[1]}) has died"
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1].strip()[:200]
+
+
 def keep_stacks(worker_logs: Path, phase: str) -> None:
     """Write where every process of the run is right now to a file beside the workers' logs. ``phase`` names it."""
     from verl_ext.run_folder import FOLDER_VARIABLE
@@ -56,8 +72,7 @@ def _reason(error: Exception, folder: Path, worker_logs: Path) -> str | None:
     from verl_ext.trainer import TrainingFault
 
     if isinstance(error, RayError):
-        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return f"a worker failed: {lines[-1].strip()[:200]} (workers' logs: {worker_logs}"
+        return f"a worker failed: {_ray_reason(error)} (workers' logs: {worker_logs}"
     if isinstance(error, CheckpointError | ClusterError | PhaseTimeout | TrainingFault | PhaseDeadline | WorkerLost):
         return f"{error} (run folder: {folder}, workers' logs: {worker_logs}"
     if isinstance(error, OSError):

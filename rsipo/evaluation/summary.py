@@ -74,7 +74,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     title = f"Success over {len(seeds)} round{'s' if len(seeds) > 1 else ''}, no skill in the prompt"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("split, task type", no_wrap=True)
-    for name in ("tasks", "success, %", "95 %", "turns", "invalid, %", "lost"):
+    for name in ("tasks", "success, %", "95 %", "turns", "inv. %", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
     for split, whole in summary["splits"].items():
         table.add_row(split, *_row(whole), style="bold")

@@ -199,7 +199,7 @@ def test_a_dead_host_and_rollout_worker_are_replaced_and_a_dead_server_ends_the_
 def test_a_dead_training_worker_ends_the_run(hit: Hit) -> None:
     training = hit.start(1, "… update")
     training.kill("AgentActorRolloutRefWorker")
-    line = check_end(training, 2, "a worker failed", RESUMES)
+    line = check_end(training, 2, "a worker failed: AgentActorRolloutRefWorker (process ", ") has died", RESUMES)
     hit.equals("training worker killed", "step 2, update", line[:60], saved=1, done=1)
 
 

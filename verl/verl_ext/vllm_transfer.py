@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import ray
+import torch
 
 from verl_ext.run_folder import FOLDER_VARIABLE
 from verl_ext.weights import WeightUpdateError
@@ -33,6 +38,30 @@ def weight_socket(handle: str) -> str:
     return handle.replace(_VERL_PREFIX, f"ipc://{folder}/weights-", 1)
 
 
+def all_or_none(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """veRL's sender, made to fail on every rank when any rank's server refuses the weights it was sent.
+
+    The ranks meet at a barrier afterwards. A rank that failed alone would leave the others waiting there, and the next
+    sync would hang. (A transfer that breaks off fails on its rank alone and at once; nothing can be repaired then.)
+    """
+
+    async def send_to_all(*args: Any, **kwargs: Any) -> None:
+        refused: ray.exceptions.RayError | None = None
+        try:
+            await send(*args, **kwargs)
+        except ray.exceptions.RayError as error:
+            refused = error
+        mine = None if refused is None else _one_line(refused)
+        answers = [mine]
+        if torch.distributed.is_initialized():
+            answers *= torch.distributed.get_world_size()
+            await asyncio.to_thread(torch.distributed.all_gather_object, answers, mine)
+        if found := [answer for answer in answers if answer is not None]:
+            raise WeightUpdateError("; ".join(found)) from refused
+
+    return send_to_all
+
+
 @contextmanager
 def answer_within(seconds: float) -> Iterator[None]:
     """Bound every wait of veRL's sender in the block.
@@ -53,3 +82,8 @@ def answer_within(seconds: float) -> Iterator[None]:
         yield
     except (zmq.Again, BufferError) as error:  # the latter is what veRL's cleaning up makes of the former
         raise WeightUpdateError(f"a vLLM worker did not answer for {seconds:g} s; see the workers' logs") from error
+
+
+def _one_line(error: ray.exceptions.RayError) -> str:
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"

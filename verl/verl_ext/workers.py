@@ -28,7 +28,7 @@ import verl_ext.rollout_cpu  # noqa: F401  registers the CPU rollout backend, he
 from verl_ext.batch import RankUpdate, Sample, pack
 from verl_ext.losses import AuxiliaryLoss, PolicyLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
-from verl_ext.vllm_transfer import answer_within, weight_socket
+from verl_ext.vllm_transfer import all_or_none, answer_within, weight_socket
 
 
 @dataclass(slots=True)
@@ -175,6 +175,7 @@ class AgentActorRolloutRefWorker(ActorRolloutRefWorker):
         if self.config.rollout.name == "vllm":
             adapter: Any = self.rollout  # veRL's adapter for vLLM
             adapter.zmq_handle = weight_socket(adapter.zmq_handle)
+            adapter.update_weights = all_or_none(adapter.update_weights)
 
     @register(dispatch_mode=Dispatch["ONE_TO_ALL"], blocking=False)
     async def update_weights(self, global_steps: int | None = None, mode: str = "auto") -> Any:
