@@ -36,21 +36,6 @@ def as_user_errors(folder: Path, worker_logs: Path, remedy: str) -> Iterator[Non
         raise UserError(f"{reason}; {remedy})") from error
 
 
-def _ray_reason(error: Exception) -> str:
-    """The dead actor's class and process, where Ray's text names them; else the text's last line."""
-    from ray.exceptions import ActorDiedError
-
-    text = str(error)
-    actor, process = (
-        re.search(r"^\s*class_name: (\S+)", text, re.MULTILINE),
-        re.search(r"^\s*pid: (\d+)", text, re.MULTILINE),
-    )
-    if isinstance(error, ActorDiedError) and actor and process:
-        return f"{actor[1]} (process {process[1]}) has died"
-    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
-    return lines[-1].strip()[:200]
-
-
 def keep_stacks(worker_logs: Path, phase: str) -> None:
     """Write where every process of the run is right now to a file beside the workers' logs. ``phase`` names it."""
     from verl_ext.run_folder import FOLDER_VARIABLE
@@ -78,3 +63,14 @@ def _reason(error: Exception, folder: Path, worker_logs: Path) -> str | None:
     if isinstance(error, OSError):
         return f"the run folder cannot be written: {error} (run folder: {folder}"
     return None
+
+
+def _ray_reason(error: Exception) -> str:
+    """The dead actor's class and process, where Ray's text names them; else the text's last line."""
+    from ray.exceptions import ActorDiedError
+
+    text = str(error)
+    if isinstance(error, ActorDiedError) and (found := re.search(r"class_name: (\S+)(?s:.*?)\bpid: (\d+)", text)):
+        return f"{found[1]} (process {found[2]}) has died"
+    lines = [line for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    return lines[-1].strip()[:200]
