@@ -39,6 +39,7 @@ __all__ = ["ClusterError", "ClusterTimeout", "PolicyCluster", "UpdateReport", "W
 
 T = TypeVar("T")
 _ANSWER_S = 30.0
+_RAY_KILLS_S = 3.0  # Ray reports a process that ends before Ray has ended it as a crash
 
 
 class ClusterError(RuntimeError):
@@ -173,7 +174,7 @@ class PolicyCluster:
             if self._pool is not None and self._pool.pgs is not None:
                 for group in self._pool.pgs:
                     remove_placement_group(group)
-        end_processes(processes)
+        end_processes(processes, _RAY_KILLS_S)
         remove_shared_memory(memory | unused_buckets())
         self._processes = []
         self._pool = self._workers = self._servers = None

@@ -83,8 +83,9 @@ def process_trees(parents: Iterable[psutil.Process]) -> list[psutil.Process]:
     return list(found.values())
 
 
-def end_processes(processes: list[psutil.Process]) -> None:
-    """Kill what is still running and wait until it is gone."""
+def end_processes(processes: list[psutil.Process], grace_s: float = 0.0) -> None:
+    """Kill what is still running after ``grace_s`` seconds and wait until it is gone."""
+    psutil.wait_procs(processes, timeout=grace_s)
     for process in processes:
         try:
             process.kill()
