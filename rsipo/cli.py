@@ -218,7 +218,14 @@ def read_environment(file: Path) -> None:
         load_dotenv(file)  # the environment wins over the file
     except ValueError as error:  # not UTF-8, a null byte
         raise UserError(f"{file.absolute()} is not plain text ({error}); correct or remove it") from error
-    for name in ("RSIPO_WORK", "MODELS_ROOT", "ALFWORLD_DATA", "SEARCH_DATA", "RSIPO_SEARCH_TRAIN_DATA", "RSIPO_RESUME_MODE"):
+    for name in (
+        "RSIPO_WORK",
+        "MODELS_ROOT",
+        "ALFWORLD_DATA",
+        "SEARCH_DATA",
+        "RSIPO_SEARCH_TRAIN_DATA",
+        "RSIPO_RESUME_MODE",
+    ):
         value = os.environ.get(name, "").strip()
         if not value:
             os.environ.pop(name, None)

@@ -142,7 +142,9 @@ def test_a_server_lost_for_good_fails_the_episode(run, make_context, tasks):
     assert "3 attempts (ConnectionRefusedError: no server)" in episode.error
 
 
-def test_a_prompt_that_cannot_fit_ends_the_episode_unsuccessful_and_names_the_setting(run, make_context, tasks, player, prompter):
+def test_a_prompt_that_cannot_fit_ends_the_episode_unsuccessful_and_names_the_setting(
+    run, make_context, tasks, player, prompter
+):
     tight = dataclasses.replace(prompter, max_prompt_tokens=20)
     episode = play(run, make_context(tasks[0], player, prompter=tight))
     assert (episode.status, episode.success, episode.num_turns) == ("ok", False, 0)
