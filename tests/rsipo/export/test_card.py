@@ -24,7 +24,8 @@ def render(run: Path, **changes: object) -> str:
     return render_card(find_source(str(run), None), name="mine", dtype="bf16", world_size=2)
 
 
-def test_a_card_without_an_evaluation(run: Path) -> None:
+def test_a_card_without_an_evaluation(run: Path, change_config) -> None:
+    change_config("policy.path", "/nowhere/my-model")
     card = render(run)
     metadata = yaml.safe_load(card.split("---\n")[1])
     assert metadata["library_name"] == "transformers"
@@ -38,6 +39,10 @@ def test_a_card_without_an_evaluation(run: Path) -> None:
     assert "| 12 | 12.0% | +0.100 | 1.100 |" in card
     assert "| 13 |" not in card  # a later step than the checkpoint's
     assert "{{" not in card
+
+
+def test_the_shipped_policys_licence_is_its_cards(run: Path) -> None:
+    assert yaml.safe_load(render(run).split("---\n")[1])["license"] == "mit"
 
 
 def test_the_code_of_the_card_is_python(run: Path, change_config) -> None:
