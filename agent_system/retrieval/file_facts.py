@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_system.files import file_sha256
 from agent_system.retrieval.types import IndexProblem
 
 #: Called with the bytes or rows done so far, and their number in all.
 Progress = Callable[[int, int], None]
 
-_CHUNK = 1 << 24
 _PROBE_BLOCKS, _PROBE_BYTES = 64, 1 << 16
 
 
@@ -33,15 +33,15 @@ class FileFacts(BaseModel):
     @classmethod
     def of(cls, path: Path, folder: Path, progress: Progress | None = None) -> FileFacts:
         """Reads all of the file."""
-        size = path.stat().st_size
-        digest, done = hashlib.sha256(), 0
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-                done += len(chunk)
-                if progress:
-                    progress(done, size)
-        return cls.known(path, folder, digest.hexdigest())
+        size, done = path.stat().st_size, 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress:
+                progress(done, size)
+
+        return cls.known(path, folder, file_sha256(path, advance))
 
     @classmethod
     def known(cls, path: Path, folder: Path, sha256: str) -> FileFacts:

@@ -8,7 +8,6 @@ One folder, ``rsipo-audit``: ``settings.json``, one ``step-000001.jsonl`` per st
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from agent_system.files import write_atomically
+from agent_system.files import file_sha256, write_atomically
 from rsipo.problems import UserError
 from rsipo.settings import CheckSettings
 
@@ -222,11 +221,6 @@ class AuditWriter:
 
     def _has_steps(self) -> bool:
         return any(step_of(file) for file in self.directory.glob("step-*.jsonl"))
-
-
-def file_sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _step_of_line(line: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from agent_system.files import file_sha256
 from rsipo.audit import recompute
 from rsipo.audit.records import (
     SETTINGS_FILE,
@@ -20,7 +21,6 @@ from rsipo.audit.records import (
     Record,
     StatisticsRecord,
     TaskRecord,
-    file_sha256,
     step_file,
     step_of,
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from agent_system.files import file_sha256
 from rsipo.configuration import compose_run, nearest
 from rsipo.embedded_runs import EMBEDDED_RUNS
 from rsipo.launch import Request, request_overrides
@@ -20,7 +21,6 @@ from rsipo.run_files import RunFiles
 from verl_ext.checkpoint import CheckpointStore
 
 _HF_HINT = "RSIPO_EVAL_HF=1 (or --hf) evaluates a Hugging Face folder under MODELS_ROOT"
-_HASH_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -246,12 +246,12 @@ def _model_files(path: Path, *, weights: bool = True) -> tuple[Path, ...]:
 def _hash_files(paths: Sequence[Path], progress: Callable[[int, int], None]) -> str:
     total, done = sum(path.stat().st_size for path in paths), 0
     lines = []
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
     for path in paths:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(_HASH_BLOCK):
-                digest.update(block)
-                done += len(block)
-                progress(done, total)
-        lines.append(f"{path.name}\t{digest.hexdigest()}")
+        lines.append(f"{path.name}\t{file_sha256(path, advance)}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent_system.files import write_atomically
+from agent_system.files import file_sha256, sync, write_atomically
 from rsipo.problems import UserError
 from rsipo.scratch import scratch_folder
 
 MANIFEST = "MANIFEST.sha256"
-_BLOCK = 1 << 22
 _READABLE = 0o644
 
 
@@ -35,14 +33,14 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
             path.chmod(_READABLE)  # weights are written for their owner only
         write_manifest(folder)
         for path in [*_files(folder), folder]:
-            _sync(path)
+            sync(path)
         check_target(target, overwrite=overwrite)  # another export may have been faster
         replaced = target.with_name(f".{target.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
         if target.exists():
             target.rename(replaced)
         folder.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
         shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -62,25 +60,9 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 def write_manifest(folder: Path) -> None:
     """``MANIFEST.sha256`` of every file, in the form that ``sha256sum -c`` reads."""
-    lines = [f"{_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in _files(folder)]
+    lines = [f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in _files(folder)]
     write_atomically(folder / MANIFEST, "".join(lines))
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 from rich.console import Console
 
+from agent_system.files import file_sha256
 from rsipo.problems import UserError
 from rsipo.run_files import locked
-from rsipo.searchdata.files import file_sha256, write_json
+from rsipo.searchdata.files import write_json
 from rsipo.searchdata.hub import RemoteFile, TransientError, describe, make_client
 from rsipo.searchdata.progress import meter
 from rsipo.searchdata.transfer import fetch, incomplete_path, retrying

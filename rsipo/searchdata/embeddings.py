@@ -10,8 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from agent_system.files import file_sha256, replacing
 from rsipo.problems import UserError
-from rsipo.searchdata.files import atomic_file, file_sha256, write_json
+from rsipo.searchdata.files import write_json
 
 ENCODE_ROWS = 256
 _COMPARE_ROWS = 8192
@@ -80,7 +81,7 @@ def cached_embeddings(
     if _matches(cache, key_file, key):
         return np.load(cache, allow_pickle=False), True
     embeddings = encode_all(encoder, questions, advance)
-    with atomic_file(cache) as temporary, temporary.open("wb") as file:
+    with replacing(cache) as temporary, temporary.open("wb") as file:
         np.save(file, embeddings, allow_pickle=False)
     write_json(key_file, {**key, "dimension": int(embeddings.shape[1]), "sha256": file_sha256(cache)})
     return embeddings, False

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent_system.files import replacing
 from rsipo.problems import UserError
-from rsipo.searchdata.files import atomic_file
 
 #: The seven datasets in the order of the test file. The last has no training split.
 SOURCES = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -104,7 +104,7 @@ def processed_row(row: QARow, split: str, index: int) -> dict[str, Any]:
 def write_processed(path: Path, rows: Iterable[QARow], split: str) -> int:
     """Write rows as a processed parquet, complete or not at all, and return how many they were."""
     count = 0
-    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, PROCESSED_SCHEMA) as writer:
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, PROCESSED_SCHEMA) as writer:
         batch: list[dict[str, Any]] = []
         for count, row in enumerate(rows, start=1):
             batch.append(processed_row(row, split, count - 1))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from agent_system.files import file_sha256
 from rsipo.problems import UserError
-from rsipo.searchdata.files import file_sha256, write_json
+from rsipo.searchdata.files import write_json
 
 MANIFEST = "manifest.json"
 #: Raised when the same choices give other rows than before.

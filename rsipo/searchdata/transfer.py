@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
+from agent_system.files import BLOCK_BYTES, sync
 from rsipo.problems import UserError
-from rsipo.searchdata.files import BLOCK_BYTES, sync, write_json
+from rsipo.searchdata.files import write_json
 from rsipo.searchdata.hub import RemoteFile, TransientError, check_status
 
 #: Longest wait between two attempts, seconds.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_system.environments.search.answers import normalise
+from agent_system.files import replacing
 from rsipo.problems import UserError
-from rsipo.searchdata.files import atomic_file
 from rsipo.searchdata.formats import BadRow, answers_of, question_of
 from rsipo.searchdata.popqa import popqa_question, popqa_relation
 from rsipo.searchdata.sources import read_jsonl
@@ -72,7 +72,7 @@ def build_trex_popqa(
                 raise UserError(
                     f"{trex} has no row of a PopQA relation among its {report.rows:,}; is it FlashRAG's trex?"
                 )
-            with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8") as file:
+            with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
                 for row in _questions(database, report):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         finally:
