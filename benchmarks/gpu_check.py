@@ -220,14 +220,9 @@ def plain_loop(job: Job) -> tuple[Callable[[], np.ndarray], Callable[[], None]]:
 
 def project_loop(job: Job) -> tuple[Callable[[], np.ndarray], Callable[[], None]]:
     """This project's training worker on veRL's FSDP2 engine, as a run uses it, in this process."""
-    from omegaconf import OmegaConf
-    from verl.utils.config import omega_conf_to_dataclass
-    from verl.workers.config import TrainingWorkerConfig
-
     from verl_ext.batch import Sample, plan_update
-    from verl_ext.losses import PolicyLoss
+    from verl_ext.local_worker import local_worker
     from verl_ext.verl_config import load_verl_config
-    from verl_ext.workers import AgentTrainingWorker
 
     budget = job.micro_batch * job.ids.shape[1]
     packed = "true" if job.device == "cuda" else "false"
@@ -251,22 +246,7 @@ def project_loop(job: Job) -> tuple[Callable[[], np.ndarray], Callable[[], None]
             f"trainer.device={job.device}",
         ]
     )
-    OmegaConf.resolve(config)
-    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    engine = actor.engine
-    engine.use_dynamic_bsz = True
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = budget
-    worker = AgentTrainingWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=omega_conf_to_dataclass(config.actor_rollout_ref.model),
-            engine_config=engine,
-            optimizer_config=actor.optim,
-            checkpoint_config=actor.checkpoint,
-        )
-    )
-    worker.reset()
-    worker.set_loss_fn(PolicyLoss(actor, []))
+    worker = local_worker(config)
     split = job.ids.shape[1] - job.response
     pairs = [(row[:split], row[split:]) for row in job.ids]
 

@@ -8,7 +8,6 @@ settings (see ``run``); the result, written by rank 0, maps it to what happened.
 
 from __future__ import annotations
 
-import copy
 import functools
 import pickle
 import sys
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
-from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.config import HFModelConfig, TrainingWorkerConfig
+from omegaconf import DictConfig
 
 from verl_ext.batch import Sample, plan_update
-from verl_ext.losses import AuxiliaryLoss, PolicyLoss, TokenTerm
+from verl_ext.local_worker import local_worker
+from verl_ext.losses import AuxiliaryLoss, TokenTerm
 from verl_ext.verl_config import load_verl_config
 from verl_ext.workers import AgentTrainingWorker
 
@@ -45,25 +43,7 @@ def configuration(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def make_worker(overrides: list[str], terms: list[TokenTerm]) -> AgentTrainingWorker:
-    config = copy.deepcopy(configuration(tuple(overrides)))
-    OmegaConf.resolve(config)
-    model_config: HFModelConfig = omega_conf_to_dataclass(config.actor_rollout_ref.model)
-    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    engine = actor.engine
-    engine.use_dynamic_bsz = actor.use_dynamic_bsz
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
-    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = actor.ppo_micro_batch_size_per_gpu
-    worker = AgentTrainingWorker(
-        TrainingWorkerConfig(
-            model_type="language_model",
-            model_config=model_config,
-            engine_config=engine,
-            optimizer_config=actor.optim,
-            checkpoint_config=actor.checkpoint,
-        )
-    )
-    worker.reset()
-    worker.set_loss_fn(PolicyLoss(actor, terms))
+    worker = local_worker(configuration(tuple(overrides)), terms)
     worker.auxiliary_loss = AuxiliaryLoss("skill", skill, ("mask", "reward", "num_tasks"))
     return worker
 

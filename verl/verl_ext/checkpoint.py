@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from verl_ext.errors import last_line
+
 MARKER = "complete.json"
 STATE = "trainer.json"
 _NAME = re.compile(r"global_step_(\d+)")
@@ -59,7 +61,7 @@ class CheckpointStore:
             if isinstance(error, CheckpointError) or not isinstance(error, Exception):
                 raise
             raise CheckpointError(
-                f"checkpoint {final} was not written ({_last_line(error)}); free disk space if it is full, and resume"
+                f"checkpoint {final} was not written ({last_line(error)}); free disk space if it is full, and resume"
             ) from error
         replaced = final.with_suffix(".replaced")
         if final.exists():
@@ -101,11 +103,6 @@ class CheckpointStore:
             return
         for _, path in self.complete()[: -self._keep]:
             shutil.rmtree(path)
-
-
-def _last_line(error: Exception) -> str:
-    """What went wrong, without the traceback that Ray adds to a worker's error."""
-    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__).strip()
 
 
 def _is_complete(path: Path) -> bool:

@@ -21,6 +21,8 @@ from verl.model_merger.base_model_merger import ModelMergerConfig
 from verl.model_merger.fsdp_model_merger import FSDPModelMerger, merge_non_dtensor_shards
 from verl.utils.transformers_compat import drop_tied_target_keys
 
+from verl_ext.errors import last_line
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -58,7 +60,7 @@ class ShardedPolicy:
         try:
             self._merger = FSDPModelMerger(settings)
         except (OSError, ValueError, KeyError) as error:
-            raise ExportError(f"{self.settings_folder / 'config.json'} cannot be used ({_last_line(error)})") from None
+            raise ExportError(f"{self.settings_folder / 'config.json'} cannot be used ({last_line(error)})") from None
         try:
             self.world_size = int(self._merger._get_world_size())
         except (OSError, ValueError, TypeError) as error:
@@ -124,7 +126,7 @@ class ShardedPolicy:
         try:
             result = model.load_state_dict(weights, strict=False, assign=True)
         except RuntimeError as error:  # shapes
-            raise ExportError(f"{self.actor}: the weights do not fit config.json: {_last_line(error)}") from None
+            raise ExportError(f"{self.actor}: the weights do not fit config.json: {last_line(error)}") from None
         model.tie_weights()
         missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
         if odd := [*result.unexpected_keys, *missing]:
@@ -175,9 +177,5 @@ def _map(path: Path) -> dict[str, torch.Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # zip, pickle and file errors have no common base
-        raise ExportError(f"{path} cannot be read ({_last_line(error)}); take another checkpoint") from error
+        raise ExportError(f"{path} cannot be read ({last_line(error)}); take another checkpoint") from error
     return dict(state)
-
-
-def _last_line(error: Exception) -> str:
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

@@ -26,6 +26,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
+from verl_ext.errors import cause_line
 from verl_ext.rollout_server import CPURolloutServer, PackedTensor, pack_tensor
 from verl_ext.weights import WeightUpdateError
 
@@ -81,7 +82,7 @@ class CPURolloutAdapter(BaseRollout):
         """
         # Before the weights are gathered no rank may fail alone: the others would wait for it.
         if "kv_cache" in tags and (error := await self._try("wake_up", tags)):
-            raise WeightUpdateError(f"replica {self._replica_rank}: {_one_line(error)}") from error
+            raise WeightUpdateError(f"replica {self._replica_rank}: {cause_line(error)}") from error
 
     async def release(self) -> None:
         """Put the server to sleep."""
@@ -141,7 +142,7 @@ class CPURolloutAdapter(BaseRollout):
 
     async def _agree(self, error: Exception | None, action: str) -> None:
         """Raise on every rank if any has an error."""
-        mine = None if error is None else f"replica {self._replica_rank}: {_one_line(error)}"
+        mine = None if error is None else f"replica {self._replica_rank}: {cause_line(error)}"
         failures = [mine]
         if torch.distributed.is_initialized():
             failures *= torch.distributed.get_world_size()
@@ -165,12 +166,6 @@ class CPURolloutAdapter(BaseRollout):
 
 def _server_name(replica_rank: int, role: str = "", suffix: str = "") -> str:
     return f"cpu_server_{role}{replica_rank}_0{suffix}"
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, ray.exceptions.RayTaskError):
-        error = error.cause
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
 
 RolloutReplicaRegistry.register("cpu", lambda: CPUReplica)

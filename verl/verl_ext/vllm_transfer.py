@@ -11,6 +11,7 @@ from typing import Any
 import ray
 import torch
 
+from verl_ext.errors import cause_line
 from verl_ext.run_folder import FOLDER_VARIABLE
 from verl_ext.weights import WeightUpdateError
 
@@ -51,7 +52,7 @@ def all_or_none(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
             await send(*args, **kwargs)
         except ray.exceptions.RayError as error:
             refused = error
-        mine = None if refused is None else _one_line(refused)
+        mine = None if refused is None else cause_line(refused)
         answers = [mine]
         if torch.distributed.is_initialized():
             answers *= torch.distributed.get_world_size()
@@ -82,8 +83,3 @@ def answer_within(seconds: float) -> Iterator[None]:
         yield
     except (zmq.Again, BufferError) as error:  # the latter is what veRL's cleaning up makes of the former
         raise WeightUpdateError(f"a vLLM worker did not answer for {seconds:g} s; see the workers' logs") from error
-
-
-def _one_line(error: ray.exceptions.RayError) -> str:
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
