@@ -45,4 +45,6 @@ def build_bm25(texts: Iterable[str], folder: Path) -> None:
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:
-    return bm25s.tokenize(list(texts), return_ids=False, allow_empty=False, show_progress=False)
+    found = bm25s.tokenize(list(texts), return_ids=False, allow_empty=False, show_progress=False)
+    # A text without a word comes back as one empty word, which has a number in the vocabulary but no column in the index.
+    return [[word for word in words if word] for words in found]

@@ -102,6 +102,13 @@ def test_another_metric_and_other_files_are_refused(tmp_path, vectors):
             FaissIndex(tmp_path / name)
 
 
+@pytest.mark.parametrize("query", ["?", "", "a b", "the", "zzz"])
+def test_a_query_without_a_known_word_finds_nothing(tmp_path, query):
+    build_bm25(["the red door opens", "the blue door closes"], tmp_path)
+    (rows, scores), (known, _) = BM25Index(tmp_path).search([query, "red"], 2)
+    assert (rows.tolist(), scores.tolist(), known.tolist()) == ([], [], [0])
+
+
 def test_bm25_ranks_by_shared_words(tmp_path):
     texts = ["the red fox", "a red red door", "blue sea", "red"]
     build_bm25(texts, tmp_path)
