@@ -119,7 +119,7 @@ def _demonstrate_once(
     environment: Environment, spec: EnvironmentSpec, task: Task, how: Behaviour, rng: random.Random
 ) -> Iterator[Demonstration]:
     plain = play(environment, task, spec.max_turns, rng, noise=how.noise, blunders=how.blunders)
-    yield from _turns("student", plain, lambda context: spec.messages(context))
+    yield from turn_demonstrations("student", plain, lambda context: spec.messages(context))
 
     skill = _choose_skill(plain, how, rng)
     answer = formats.analysis(plain.instruction, skill, success=plain.success)
@@ -128,10 +128,13 @@ def _demonstrate_once(
     known = formats.locations(skill)
     noise = how.guided_noise if known else how.noise
     guided = play(environment, task, spec.max_turns, rng, noise=noise, known=known, blunders=how.blunders)
-    yield from _turns("teacher", guided, lambda context: spec.messages(context, skill=skill))
+    yield from turn_demonstrations("teacher", guided, lambda context: spec.messages(context, skill=skill))
 
 
-def _turns(kind: Kind, episode: Episode, messages: Callable[[PromptContext], Messages]) -> Iterator[Demonstration]:
+def turn_demonstrations(
+    kind: Kind, episode: Episode, messages: Callable[[PromptContext], Messages]
+) -> Iterator[Demonstration]:
+    """One for every turn in which something was said; ``messages`` makes a turn's prompt."""
     for turn in episode.turns:
         if turn.generation.text:
             yield Demonstration(kind, messages(turn.context), turn.generation.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from agent_system.environments.alfworld.projection import INVALID_ACTION
-from agent_system.environments.base import EnvironmentSpec, PromptContext, Task
+from agent_system.environments.base import Action, Environment, EnvironmentSpec, PromptContext, Task
 from agent_system.rollout.types import Episode
 from rsipo.embedded.demonstrations import take_turn
 from rsipo.embedded.formats import locations
@@ -89,6 +89,38 @@ def play_games(
 ) -> list[Episode]:
     """Play all games in lockstep, each with its skill where it has one."""
     environments = [spec.make() for _ in tasks]
+    episodes = play_in_lockstep(
+        policy,
+        spec,
+        environments,
+        tasks,
+        skills=skills,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        played=lambda action: action.text if action.valid else INVALID_ACTION,
+        is_over=lambda action, episode: episode.success,
+    )
+    for environment in environments:
+        environment.close()
+    return episodes
+
+
+def play_in_lockstep(
+    policy: Policy,
+    spec: EnvironmentSpec,
+    environments: Sequence[Environment],
+    tasks: Sequence[Task],
+    *,
+    skills: Sequence[str | None] | None,
+    temperature: float,
+    max_tokens: int,
+    played: Callable[[Action], str],
+    is_over: Callable[[str, Episode], bool],
+) -> list[Episode]:
+    """One episode of each task, a turn of all of them at a time.
+
+    ``played`` is what the environment gets of an action, ``is_over`` says of it and its episode whether that ended.
+    """
     skills = skills or [None] * len(tasks)
     contexts: list[PromptContext] = []
     episodes: list[Episode] = []
@@ -96,27 +128,47 @@ def play_games(
         start = environment.reset(task)
         contexts.append(PromptContext(start.instruction, start.observation))
         episodes.append(Episode(task.task_id, 0, "ok", False, [], start.fingerprint, start.instruction))
+    running = list(range(len(tasks)))
     for _ in range(spec.max_turns):
-        running = [i for i, episode in enumerate(episodes) if not episode.success]
         prompts = [spec.messages(contexts[i], skill=skills[i]) for i in running]
         answers = policy.answer(prompts, temperature=temperature, max_tokens=max_tokens)
-        for i, answer in zip(running, answers, strict=True):
+        asked, running = running, []
+        for i, answer in zip(asked, answers, strict=True):
             action = spec.project(answer or "")
-            played = action.text if action.valid else INVALID_ACTION
-            contexts[i] = take_turn(environments[i], episodes[i], contexts[i], played, answer or "", valid=action.valid)
-    for environment in environments:
-        environment.close()
+            text = played(action)
+            contexts[i] = take_turn(environments[i], episodes[i], contexts[i], text, answer or "", valid=action.valid)
+            if not is_over(text, episodes[i]):
+                running.append(i)
     return episodes
 
 
 def write_skills(
-    policy: Policy, episodes: Sequence[Episode], *, temperature: float = 0.3, max_tokens: int = 96
+    policy: Policy,
+    episodes: Sequence[Episode],
+    *,
+    benchmark: str = "alfworld",
+    temperature: float = 0.3,
+    max_tokens: int = 96,
 ) -> list[str | None]:
     """The skill the policy writes from each episode; None where it is not valid."""
-    prompts = [analysis_messages(e, benchmark="alfworld", profile="compact") for e in episodes]
+    prompts = [analysis_messages(e, benchmark=benchmark, profile="compact") for e in episodes]
     answers = policy.answer(prompts, temperature=temperature, max_tokens=max_tokens)
     skills = [read_skill(a or "", finished=a is not None, settings=SkillSettings()) for a in answers]
     return [skill.text if skill.valid else None for skill in skills]
+
+
+def guided_successes(
+    student: Sequence[Episode],
+    skills: Sequence[str | None],
+    tasks: Sequence[Task],
+    play: Callable[[Sequence[Task], Sequence[str | None]], Sequence[Episode]],
+) -> list[bool]:
+    """Success of each task's own skill, played by ``play(tasks, skills)``; without a valid skill the student's."""
+    chosen = [i for i, skill in enumerate(skills) if skill]
+    guided = [episode.success for episode in student]
+    for i, episode in zip(chosen, play([tasks[i] for i in chosen], [skills[i] for i in chosen]), strict=True):
+        guided[i] = episode.success
+    return guided
 
 
 def measure(
@@ -132,13 +184,12 @@ def measure(
     torch.manual_seed(seed)
     student = play_games(policy, spec, tasks, temperature=temperature)
     skills = write_skills(policy, student, temperature=skill_temperature)
-    chosen = [i for i, skill in enumerate(skills) if skill]
-    teacher = play_games(
-        policy, spec, [tasks[i] for i in chosen], skills=[skills[i] for i in chosen], temperature=temperature
+    guided = guided_successes(
+        student,
+        skills,
+        tasks,
+        lambda some, with_skills: play_games(policy, spec, some, skills=with_skills, temperature=temperature),
     )
-    guided = [episode.success for episode in student]
-    for i, episode in zip(chosen, teacher, strict=True):
-        guided[i] = episode.success
     turns = [turn for episode in student for turn in episode.turns]
     return Measurement(
         games=len(tasks),
@@ -146,6 +197,6 @@ def measure(
         teacher=fmean(guided),
         valid_format=fmean(turn.action_valid for turn in turns),
         inadmissible=fmean(not turn.admissible for turn in turns),
-        valid_skill=len(chosen) / len(tasks),
+        valid_skill=fmean(bool(skill) for skill in skills),
         location_skill=fmean(bool(locations(skill or "")) for skill in skills),
     )

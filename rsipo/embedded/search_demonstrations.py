@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from agent_system.environments.base import Environment, EnvironmentSpec, PromptContext, Task
 from agent_system.environments.search.projection import answer_of
 from agent_system.rollout.types import Episode
-from rsipo.embedded.demonstrations import Demonstration, Kind, take_turn
+from rsipo.embedded.demonstrations import Demonstration, take_turn, turn_demonstrations
 from rsipo.embedded.search_player import VAGUE_SKILL, SearchPlayer, is_procedure, parse_question, procedure
-from rsipo.prompts import Messages, analysis_messages
+from rsipo.prompts import analysis_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _demonstrate_once(
     environment: Environment, spec: EnvironmentSpec, task: Task, how: SearchBehaviour, rng: random.Random
 ) -> Iterator[Demonstration]:
     plain = play_scripted(environment, spec, task, rng, how.noise)
-    yield from _turns("student", plain, lambda context: spec.messages(context))
+    yield from turn_demonstrations("student", plain, lambda context: spec.messages(context))
 
     kind = parse_question(plain.instruction).kind
     skill = procedure(kind) if rng.random() < how.procedure_share else VAGUE_SKILL
@@ -85,7 +85,7 @@ def _demonstrate_once(
 
     noise = how.guided_noise if is_procedure(skill) else how.noise
     guided = play_scripted(environment, spec, task, rng, noise)
-    yield from _turns("teacher", guided, lambda context: spec.messages(context, skill=skill))
+    yield from turn_demonstrations("teacher", guided, lambda context: spec.messages(context, skill=skill))
 
 
 def play_scripted(
@@ -99,8 +99,3 @@ def play_scripted(
         task,
         lambda context: player.act(context.observation.text, last_turn=context.step == spec.max_turns),
     )
-
-
-def _turns(kind: Kind, episode: Episode, messages: Callable[[PromptContext], Messages]) -> Iterator[Demonstration]:
-    for turn in episode.turns:
-        yield Demonstration(kind, messages(turn.context), turn.generation.text)

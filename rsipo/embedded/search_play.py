@@ -8,15 +8,13 @@ from statistics import fmean
 
 import torch
 
-from agent_system.environments.base import Environment, EnvironmentSpec, PromptContext, Task
+from agent_system.environments.base import Environment, EnvironmentSpec, Task
 from agent_system.environments.search.projection import answer_of
 from agent_system.rollout.types import Episode
-from rsipo.embedded.demonstrations import take_turn
-from rsipo.embedded.play import Policy
+from rsipo.embedded.play import Policy, guided_successes, play_in_lockstep, write_skills
 from rsipo.embedded.search_player import is_procedure
-from rsipo.prompts import analysis_messages
-from rsipo.settings import SkillSettings
-from rsipo.skills import read_skill
+
+SKILL_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +46,17 @@ def play_questions(
     max_tokens: int = 24,
 ) -> list[Episode]:
     """Ask all questions in lockstep, each with its skill where it has one; ``make`` makes a slot."""
-    environments = [make() for _ in tasks]
-    skills = skills or [None] * len(tasks)
-    contexts: list[PromptContext] = []
-    episodes: list[Episode] = []
-    for environment, task in zip(environments, tasks, strict=True):
-        start = environment.reset(task)
-        contexts.append(PromptContext(start.instruction, start.observation))
-        episodes.append(Episode(task.task_id, 0, "ok", False, [], start.fingerprint, start.instruction))
-    running = list(range(len(tasks)))
-    for _ in range(spec.max_turns):
-        prompts = [spec.messages(contexts[i], skill=skills[i]) for i in running]
-        answers = policy.answer(prompts, temperature=temperature, max_tokens=max_tokens)
-        asked, running = running, []
-        for i, answer in zip(asked, answers, strict=True):
-            action = spec.project(answer or "")
-            contexts[i] = take_turn(
-                environments[i], episodes[i], contexts[i], action.text, answer or "", valid=action.valid
-            )
-            if answer_of(action.text) is None:
-                running.append(i)
-    return episodes
-
-
-def write_search_skills(
-    policy: Policy, episodes: Sequence[Episode], *, temperature: float = 0.3, max_tokens: int = 64
-) -> list[str | None]:
-    """The skill the policy writes from each episode; None where it is not valid."""
-    prompts = [analysis_messages(e, benchmark="search", profile="compact") for e in episodes]
-    answers = policy.answer(prompts, temperature=temperature, max_tokens=max_tokens)
-    skills = [read_skill(a or "", finished=a is not None, settings=SkillSettings()) for a in answers]
-    return [skill.text if skill.valid else None for skill in skills]
+    return play_in_lockstep(
+        policy,
+        spec,
+        [make() for _ in tasks],
+        tasks,
+        skills=skills,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        played=lambda action: action.text,
+        is_over=lambda action, episode: answer_of(action) is not None,
+    )
 
 
 def measure_search(
@@ -94,14 +72,13 @@ def measure_search(
     """Play, write skills, play again with them. Reproducible for a seed."""
     torch.manual_seed(seed)
     student = play_questions(policy, spec, make, tasks, temperature=temperature)
-    skills = write_search_skills(policy, student, temperature=skill_temperature)
-    chosen = [i for i, skill in enumerate(skills) if skill]
-    teacher = play_questions(
-        policy, spec, make, [tasks[i] for i in chosen], skills=[skills[i] for i in chosen], temperature=temperature
+    skills = write_skills(policy, student, benchmark="search", temperature=skill_temperature, max_tokens=SKILL_TOKENS)
+    guided = guided_successes(
+        student,
+        skills,
+        tasks,
+        lambda some, with_skills: play_questions(policy, spec, make, some, skills=with_skills, temperature=temperature),
     )
-    guided = [episode.success for episode in student]
-    for i, episode in zip(chosen, teacher, strict=True):
-        guided[i] = episode.success
     turns = [turn for episode in student for turn in episode.turns]
     by_type = {
         name: [episode.success for episode, task in zip(student, tasks, strict=True) if task.task_type == name]
@@ -114,6 +91,6 @@ def measure_search(
         student_twohop=fmean(by_type["twohop"]),
         teacher=fmean(guided),
         valid_format=fmean(turn.action_valid for turn in turns),
-        valid_skill=len(chosen) / len(tasks),
+        valid_skill=fmean(bool(skill) for skill in skills),
         procedure_skill=fmean(is_procedure(skill or "") for skill in skills),
     )

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import random
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import transformers
 
 from agent_system.environments.search.env import SearchEnv
 from agent_system.environments.search.generator import generate
 from agent_system.environments.search.local_retriever import LocalRetriever
 from agent_system.environments.search.spec import SearchSpec
 from rsipo.embedded.demonstrations import Demonstration
+from rsipo.embedded.making import ReportProgress, refuse_a_model, save_policy, train_policy, versions, write_provenance
 from rsipo.embedded.play import Policy
 from rsipo.embedded.search_demonstrations import demonstrate_questions
 from rsipo.embedded.search_play import SearchMeasurement, measure_search
 from rsipo.embedded.search_tokenizer import train_search_tokenizer
-from rsipo.embedded.train import Recipe, encode, new_model, train
-from rsipo.embedded.warm_start import PROVENANCE, ReportProgress
+from rsipo.embedded.train import Recipe
 
 _TOKENIZER_SAMPLES = 5_000
 _BATCH_TOKENS = 1_000  # samples are half as long as those of games
@@ -98,8 +93,7 @@ def warm_start_search(
     Raises:
         FileExistsError: ``out`` already holds a model.
     """
-    if (out / "model.safetensors").exists():
-        raise FileExistsError(f"{out} already holds a model: choose another folder, or remove it first")
+    refuse_a_model(out)
     recipe = Recipe(tokens=tokens, batch_tokens=_BATCH_TOKENS)
     started, cpu_started = time.monotonic(), time.process_time()
     torch.set_num_threads(threads)
@@ -111,10 +105,15 @@ def warm_start_search(
             tasks = world.spec.tasks("train")
             demonstrations += demonstrate_questions(world.environment(), world.spec, tasks, seed=seed)
             progress("demonstrate", number + 1, worlds)
-        policy, last_loss = _train(demonstrations, recipe, seed, progress)
-        out.mkdir(parents=True, exist_ok=True)
-        policy.model.bfloat16().save_pretrained(out)
-        policy.tokenizer.save_pretrained(out)
+        policy, last = train_policy(
+            demonstrations,
+            train_search_tokenizer,
+            recipe,
+            tokenizer_samples=_TOKENIZER_SAMPLES,
+            seed=seed,
+            progress=progress,
+        )
+        save_policy(policy, out)
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu_started
         unseen = LocalWorld.make(Path(folder) / "unseen", seed=0)
         measured = measure_search(
@@ -125,32 +124,12 @@ def warm_start_search(
         command=f"rsipo warm-start --env search --seed {seed} --million-tokens {tokens / 1e6:g} --threads {threads}",
         demonstrations=len(demonstrations),
         recipe=recipe,
-        last_response_loss=round(last_loss, 4),
+        last_response_loss=round(last.response_loss, 4),
         seconds=round(seconds),
         cpu_seconds=round(cpu_seconds),
         measured_on="60 test questions of generated world 0, each twice, at temperature 1.0; skills at 0.3",
         measured=measured,
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        versions=versions(),
     )
-    (out / PROVENANCE).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+    write_provenance(out, made)
     return made
-
-
-def _train(
-    demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int, progress: ReportProgress
-) -> tuple[Policy, float]:
-    chosen = random.Random(seed).sample(demonstrations, min(len(demonstrations), _TOKENIZER_SAMPLES))
-    texts = [message["content"] for d in chosen for message in d.messages] + [d.answer for d in chosen]
-    tokenizer = train_search_tokenizer(texts)
-    samples = encode(demonstrations, tokenizer)
-    torch.manual_seed(seed)
-    model = new_model(tokenizer, recipe)
-    last = train(
-        model, samples, recipe, seed=seed,
-        report=lambda now: progress("train", min(now.tokens, recipe.tokens), recipe.tokens),
-    )  # fmt: skip
-    return Policy(model, tokenizer), last.response_loss

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-import transformers
 
 from agent_system.environments.alfworld.generator import generate_games
 from agent_system.environments.alfworld.spec import AlfworldSpec
 from agent_system.environments.base import Task
 from rsipo.embedded.demonstrations import Demonstration, demonstrate
+from rsipo.embedded.making import ReportProgress, refuse_a_model, save_policy, train_policy, versions, write_provenance
 from rsipo.embedded.play import Measurement, Policy, measure
 from rsipo.embedded.tokenizer import train_tokenizer
-from rsipo.embedded.train import Progress, Recipe, encode, new_model, train
+from rsipo.embedded.train import Recipe
 
-PROVENANCE = "provenance.json"
 _TOKENIZER_SAMPLES = 20_000
 _CHUNK = 20
 
@@ -37,9 +33,6 @@ class Games:
     tiny: int = 600
     micro: int = 400
     held_out: int = 60
-
-
-ReportProgress = Callable[[str, int, int], None]
 
 
 def tiny_spec(data_root: Path) -> AlfworldSpec:
@@ -91,8 +84,7 @@ def warm_start(
     Raises:
         FileExistsError: ``out`` already holds a model.
     """
-    if (out / "model.safetensors").exists():
-        raise FileExistsError(f"{out} already holds a model: choose another folder, or remove it first")
+    refuse_a_model(out)
     games = games or Games()
     recipe = Recipe(tokens=tokens)
     started = time.monotonic()
@@ -100,8 +92,15 @@ def warm_start(
         roots = _generate(Path(folder), games, seed, progress)
         demonstrations = _demonstrate(roots, seed, workers or threads, progress)
         torch.set_num_threads(threads)
-        policy, last = _train(demonstrations, recipe, seed, progress)
-        _save(policy, out)
+        policy, last = train_policy(
+            demonstrations,
+            train_tokenizer,
+            recipe,
+            tokenizer_samples=_TOKENIZER_SAMPLES,
+            seed=seed,
+            progress=progress,
+        )
+        save_policy(policy, out)
         seconds = round(time.monotonic() - started)
         spec = tiny_spec(roots["tiny"])
         measured = measure(Policy.load(out), spec, spec.tasks("valid_unseen"), seed=seed)
@@ -114,13 +113,9 @@ def warm_start(
         seconds=seconds,
         measured_on=f"{games.held_out} generated tiny games of split valid_unseen, seed {seed}, temperature 1.0",
         measured=measured,
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        versions=versions(),
     )
-    (out / PROVENANCE).write_text(json.dumps(asdict(made), indent=2) + "\n", encoding="utf-8")
+    write_provenance(out, made)
     return made
 
 
@@ -153,27 +148,3 @@ def _demonstrate(roots: dict[str, Path], seed: int, workers: int, progress: Repo
 def _demonstrate_chunk(root: Path, tasks: Sequence[Task], seed: int) -> list[Demonstration]:
     spec = tiny_spec(root)
     return list(demonstrate(spec.make(), spec, tasks, seed=seed))
-
-
-def _train(
-    demonstrations: Sequence[Demonstration], recipe: Recipe, seed: int, progress: ReportProgress
-) -> tuple[Policy, Progress]:
-    rng = random.Random(seed)
-    chosen = rng.sample(demonstrations, min(len(demonstrations), _TOKENIZER_SAMPLES))
-    texts = [message["content"] for d in chosen for message in d.messages] + [d.answer for d in chosen]
-    tokenizer = train_tokenizer(texts)
-    samples = encode(demonstrations, tokenizer)
-    torch.manual_seed(seed)
-    model = new_model(tokenizer, recipe)
-    last = train(
-        model, samples, recipe, seed=seed,
-        report=lambda now: progress("train", min(now.tokens, recipe.tokens), recipe.tokens),
-    )  # fmt: skip
-    return Policy(model, tokenizer), last
-
-
-def _save(policy: Policy, out: Path) -> None:
-    """Half the size in bfloat16; whoever trains it loads it in float32."""
-    out.mkdir(parents=True, exist_ok=True)
-    policy.model.bfloat16().save_pretrained(out)
-    policy.tokenizer.save_pretrained(out)

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from agent_system.environments.alfworld.spec import AlfworldSpec
 from rsipo.embedded.demonstrations import Demonstration
+from rsipo.embedded.making import PROVENANCE
 from rsipo.embedded.play import Policy, play_games, write_skills
-from rsipo.embedded.warm_start import PROVENANCE
 from rsipo.models import EMBEDDED_POLICY
 
 

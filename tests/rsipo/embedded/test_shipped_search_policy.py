@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from rsipo.embedded.play import Policy
-from rsipo.embedded.search_play import play_questions, write_search_skills
+from rsipo.embedded.making import PROVENANCE
+from rsipo.embedded.play import Policy, write_skills
+from rsipo.embedded.search_play import SKILL_TOKENS, play_questions
 from rsipo.embedded.search_warm_start import LocalWorld
-from rsipo.embedded.warm_start import PROVENANCE
 from rsipo.models import EMBEDDED_SEARCH_POLICY, read_model
 
 
@@ -42,5 +42,5 @@ def test_it_searches_answers_and_writes_valid_skills(policy: Policy, tmp_path: P
     assert sum(turn.action_valid for turn in turns) >= 0.9 * len(turns)
     assert sum(turn.action.startswith("<search>") for turn in turns) >= len(episodes) / 2
     assert any(episode.success for episode in episodes)
-    skills = write_search_skills(policy, episodes)
+    skills = write_skills(policy, episodes, benchmark="search", max_tokens=SKILL_TOKENS)
     assert sum(skill is not None for skill in skills) >= 0.8 * len(skills)
