@@ -129,7 +129,7 @@ def search_generate(
     test: Annotated[int, typer.Option(min=1, help="Test questions, about other subjects.")] = 60,
 ) -> None:
     """Write a corpus about an invented world, and one- and two-hop questions that only searching it can answer."""
-    from rsipo.search_data import generate_command
+    from rsipo.search_worlds import generate_command
 
     generate_command(out, seed=seed, train=train, test=test)
 

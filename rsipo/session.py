@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from verl_ext.trainer import PPOSettings
 
 _REMEDY = "RSIPO_RESUME_MODE=auto resumes"
+_EVALUATION = "evaluation/"  # how the names of its metrics start
 
 
 def run_training(config: DictConfig, settings: RunSettings) -> int:
@@ -91,6 +92,7 @@ def _train_until_stopped(
         on_timeout=lambda phase: keep_stacks(files.worker_logs, phase),
     )
     console.print(f"Run folder: {files.root}")
+    _refuse_a_finished_run(settings, files)
     with ExitStack() as stack:
         with clock.phase("start Ray"):
             stack.enter_context(ray_cluster(config, files.worker_logs, stop.on_signal))
@@ -102,6 +104,33 @@ def _train_until_stopped(
         except Stopped as stopped:
             return stopped
     return None
+
+
+def _refuse_a_finished_run(settings: RunSettings, files: RunFiles) -> None:
+    """Before anything is started: is there a step, or an evaluation that was missed, to go on with?
+
+    Raises:
+        UserError: the run is complete.
+    """
+    latest = _latest_checkpoint(settings, files)
+    if latest is None or latest[0] < settings.training.steps:
+        return
+    done = latest[0]
+    evaluated = {
+        row["step"] for row in read_metrics(files.metrics) if any(name.startswith(_EVALUATION) for name in row)
+    }
+    if done in evaluated or not settings.evaluation.at_end:
+        raise UserError(
+            f"nothing to train: step {done} of {settings.training.steps} is already done; "
+            "raise training.steps to go on, or evaluate"
+        )
+
+
+def _latest_checkpoint(settings: RunSettings, files: RunFiles) -> tuple[int, Path] | None:
+    """The (step, folder) to go on from, None for a new run."""
+    from verl_ext.checkpoint import CheckpointStore
+
+    return CheckpointStore(files.checkpoints, None).latest() if settings.run.resume == "auto" else None
 
 
 @contextmanager
@@ -127,7 +156,7 @@ def open_trainer(
     held_out = panel(held_out, settings.evaluation.tasks)
     console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks")
     checkpoints = CheckpointStore(files.checkpoints, settings.training.keep_checkpoints)
-    latest = checkpoints.latest() if settings.run.resume == "auto" else None
+    latest = _latest_checkpoint(settings, files)
     resumed_step = latest[0] if latest else None
 
     with ExitStack() as stack:
@@ -179,7 +208,7 @@ def open_trainer(
         )
         if latest:
             with clock.phase("resume"):
-                trainer.resume(evaluated=any(name.startswith("evaluation/") for name in log.last))
+                trainer.resume(evaluated=any(name.startswith(_EVALUATION) for name in log.last))
             console.print(f"Resumed after step {trainer.step}.")
         yield trainer
 

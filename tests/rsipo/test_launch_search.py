@@ -16,7 +16,7 @@ from rsipo.models import EMBEDDED_SEARCH_POLICY
 from rsipo.preflight import retriever_problems
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
-from rsipo.search_data import generate_command
+from rsipo.search_worlds import generate_command
 from rsipo.specs import make_spec
 
 

@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
 from agent_system.environments.alfworld.generator import generate_games
 from rsipo.audit.verify import verify_run
 from rsipo.configuration import compose_run
 from rsipo.models import EMBEDDED_POLICY
+from rsipo.problems import UserError
 from rsipo.ray_cluster import ray_cluster
 from rsipo.report.data import load_run
 from rsipo.run_console import RunConsole
 from rsipo.run_files import RunFiles, read_metrics
 from rsipo.run_settings import RunSettings
-from rsipo.session import open_trainer
+from rsipo.session import open_trainer, run_training
 
 pytestmark = pytest.mark.ray
 
 State = dict[str, torch.Tensor]
+Configure = Callable[..., DictConfig]
 
 SMALL = [
     "recipe=embedded",
@@ -49,14 +52,21 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def train(games: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
-    """``train(name, *overrides)`` -> (final weights, run files). Runs of one name share a folder; one Ray for all."""
+def configure(games: Path, tmp_path_factory: pytest.TempPathFactory) -> Configure:
+    """``configure(name, *overrides)`` -> the configuration of a small run. Runs of one name share a folder."""
+    work = tmp_path_factory.mktemp("work")
+    return lambda name, *overrides: compose_run(
+        [*SMALL, f"run.work_dir={work}", f"run.name={name}", f"env.data_root={games}", *overrides]
+    )
+
+
+@pytest.fixture(scope="module")
+def train(configure: Configure) -> Iterator[Callable]:
+    """``train(name, *overrides)`` -> (final weights, run files). One Ray for all."""
     from verl_ext.phases import PhaseClock
 
-    work = tmp_path_factory.mktemp("work")
-
     def run(name: str, *overrides: str) -> tuple[State, RunFiles]:
-        config = compose_run([*SMALL, f"run.work_dir={work}", f"run.name={name}", f"env.data_root={games}", *overrides])
+        config = configure(name, *overrides)
         settings = RunSettings.from_config(config)
         files = RunFiles(Path(settings.run.directory))
         console = RunConsole(files.log)
@@ -66,7 +76,8 @@ def train(games: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
         console.close()
         return state, files
 
-    with ray_cluster(compose_run([*SMALL, "run.name=cluster"]), work / "worker-logs"):
+    config = configure("cluster")
+    with ray_cluster(config, RunFiles(Path(config.run.directory)).worker_logs):
         yield run
 
 
@@ -98,14 +109,22 @@ def test_a_step_trains_writes_an_audit_that_holds_and_logs_what_happened(two_ste
     assert all(torch.isfinite(value).all() for value in state.values())
 
 
-def test_a_resumed_run_equals_the_uninterrupted_one(train: Callable, two_steps: tuple[State, RunFiles]) -> None:
-    # The learning rate is constant, so a run of one step is the first half of a run of two.
+def test_a_run_that_an_alarm_stopped_equals_the_uninterrupted_one_when_resumed(
+    train: Callable, two_steps: tuple[State, RunFiles]
+) -> None:
+    from verl_ext.stopping import Stopped
+
     whole, files = two_steps
-    train("resumed", "training.steps=1")
-    resumed, resumed_files = train("resumed", "training.steps=2", "run.resume=auto")
+    alarmed = ("training.steps=2", "training.checkpoint_every=0", "health.log_prob_gap=1e-30")
+    with pytest.raises(
+        Stopped, match=r"stopped by a health alarm \(log-prob.*\) after step 1, saved in .*global_step_1"
+    ):
+        train("resumed", *alarmed, "health.action=stop")
+    resumed, resumed_files = train("resumed", *alarmed, "run.resume=auto")
     assert_equal(whole, resumed)
-    drop = ("seconds/", "share/", "memory/", "rollout/")
+    drop = ("seconds/", "share/", "memory/", "rollout/", "health/")
     for mine, theirs in zip(read_metrics(files.metrics), read_metrics(resumed_files.metrics), strict=True):
+        assert (mine["health/alarms"], theirs["health/log_prob_gap"]) == (0, 1)
         for name in mine:
             if not name.startswith(drop):
                 assert theirs[name] == mine[name], name
@@ -129,23 +148,6 @@ def test_every_evidence_trajectory_is_recorded_turn_by_turn(two_steps: tuple[Sta
         assert all(turn.observation and turn.action for turn in transcript.turns)
 
 
-def test_an_alarm_stops_with_a_checkpoint_and_the_resumed_run_equals(
-    train: Callable, two_steps: tuple[State, RunFiles]
-) -> None:
-    from verl_ext.stopping import Stopped
-
-    whole, files = two_steps
-    alarmed = ("training.steps=2", "training.checkpoint_every=0", "health.log_prob_gap=1e-30")
-    with pytest.raises(
-        Stopped, match=r"stopped by a health alarm \(log-prob.*\) after step 1, saved in .*global_step_1"
-    ):
-        train("alarmed", *alarmed, "health.action=stop")
-    resumed, resumed_files = train("alarmed", *alarmed, "run.resume=auto")
-    assert_equal(whole, resumed)
-    assert [row["health/log_prob_gap"] for row in read_metrics(resumed_files.metrics)] == [1, 1]
-    assert [row["health/alarms"] for row in read_metrics(files.metrics)] == [0, 0]
-
-
 def test_a_deadline_ends_a_wait_inside_ray(train: Callable) -> None:
     import ray
 
@@ -160,28 +162,28 @@ def test_a_deadline_ends_a_wait_inside_ray(train: Callable) -> None:
     assert told == ["update"]
 
 
-def test_servers_that_share_the_devices_wake_again_after_a_checkpoint(train: Callable) -> None:
-    """As on GPUs, where training and serving take turns: the CPU server refuses requests while it sleeps."""
-    _, files = train("sharing", "training.steps=2", "method=grpo", "actor_rollout_ref.rollout.free_cache_engine=true")
-    assert [row["step"] for row in read_metrics(files.metrics)] == [1, 2]
-    assert all(row["student/lost"] == 0 for row in read_metrics(files.metrics))
-
-
 def test_trust_one_and_no_skill_reward_is_seed_bit_for_bit(train: Callable) -> None:
     calibrated, _ = train("omega-one", "training.steps=1", "method=rsipo_no_evolution", "check.kappa=0")
     seed, _ = train("seed", "training.steps=1", "method=seed")
     assert_equal(calibrated, seed)
 
 
-def test_seed_without_distillation_is_grpo_bit_for_bit(train: Callable) -> None:
-    seed, _ = train("seed-zero", "training.steps=1", "method=seed", "method.opsd_coefficient=0")
-    grpo, files = train("grpo", "training.steps=1", "method=grpo")
+def test_seed_without_distillation_is_grpo_bit_for_bit_whether_or_not_servers_sleep(train: Callable) -> None:
+    """As on GPUs, one run's servers take turns with the training, also around its checkpoints: a CPU server that sleeps
+    refuses requests."""
+    seed, _ = train("seed-zero", "training.steps=2", "method=seed", "method.opsd_coefficient=0")
+    grpo, files = train("grpo", "training.steps=2", "method=grpo", "actor_rollout_ref.rollout.free_cache_engine=true")
     assert_equal(seed, grpo)
     assert not files.audit.exists()
+    assert [row["step"] for row in read_metrics(files.metrics)] == [1, 2]
+    assert all(row["student/lost"] == 0 for row in read_metrics(files.metrics))
 
 
-def test_resuming_a_finished_run_says_so(train: Callable, two_steps: tuple[State, RunFiles]) -> None:
-    from verl_ext.trainer import TrainingFault
-
-    with pytest.raises(TrainingFault, match="nothing to train: step 2 of 2"):
-        train("whole", "training.steps=2", "run.resume=auto")
+def test_resuming_a_finished_run_says_so_before_anything_starts(
+    configure: Configure, two_steps: tuple[State, RunFiles]
+) -> None:
+    config = configure("whole", "training.steps=2", "run.resume=auto")
+    written = {path: path.stat().st_mtime_ns for path in two_steps[1].checkpoints.rglob("*")}
+    with pytest.raises(UserError, match="nothing to train: step 2 of 2"):
+        run_training(config, RunSettings.from_config(config))
+    assert {path: path.stat().st_mtime_ns for path in two_steps[1].checkpoints.rglob("*")} == written
