@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,7 +16,8 @@ class TaskSampler:
     """Draws ``per_step`` distinct tasks for every step.
 
     An epoch is one permutation cut into whole batches; its remainder (fewer than ``per_step`` tasks, others each epoch) sits
-    that epoch out, so no batch holds a task twice. Being stateless, it resumes exactly.
+    that epoch out, so no batch holds a task twice. A draw is a function of seed, step and the tasks left out, so it resumes
+    exactly.
 
     Raises:
         UserError: fewer tasks than a step needs.
@@ -30,17 +31,49 @@ class TaskSampler:
         self._tasks = sorted(tasks, key=lambda task: task.task_id)
         self._per_step = per_step
         self._seed = seed
+        self._left_out: set[str] = set()
 
     @property
     def batches_per_epoch(self) -> int:
         return len(self._tasks) // self._per_step
 
+    @property
+    def left_out(self) -> list[str]:
+        """Ids of the tasks that are not drawn any more, sorted."""
+        return sorted(self._left_out)
+
+    def leave_out(self, task_ids: Iterable[str]) -> None:
+        """Draw these tasks no more: they cannot be played."""
+        self._left_out.update(task_ids)
+
     def draw(self, step: int) -> list[Task]:
-        """The tasks of ``step`` (counted from 1)."""
+        """The tasks of ``step`` (counted from 1). In the place of one left out comes another; the rest stays as it is.
+
+        Raises:
+            UserError: too few tasks are left.
+        """
         epoch, batch = divmod(step - 1, self.batches_per_epoch)
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._tasks))
+        order = self._order(epoch)
         chosen = order[batch * self._per_step : (batch + 1) * self._per_step]
-        return [self._tasks[index] for index in chosen]
+        if not self._left_out.isdisjoint(task.task_id for task in chosen):
+            chosen = self._substitute(chosen, step)
+        return chosen
+
+    def _order(self, *key: int) -> list[Task]:
+        order = np.random.default_rng([self._seed, *key]).permutation(len(self._tasks))
+        return [self._tasks[index] for index in order]
+
+    def _substitute(self, chosen: Sequence[Task], step: int) -> list[Task]:
+        drawn = {task.task_id for task in chosen}
+        others = (task for task in self._order(step, 1) if task.task_id not in drawn | self._left_out)
+        try:
+            return [next(others) if task.task_id in self._left_out else task for task in chosen]
+        except StopIteration as error:
+            playable = len(self._tasks) - len(self._left_out)
+            raise UserError(
+                f"{playable} playable training tasks are left for training.tasks_per_step={self._per_step}: "
+                f"{len(self._left_out)} cannot be played; check the data (rsipo games check)"
+            ) from error
 
     def digest(self) -> str:
         """Hash of the task set and the batch size: a resumed run must see the same."""

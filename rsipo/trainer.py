@@ -126,6 +126,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         report = self.update(step, turns, skills)  # line 13: eq. (13), one update
         metrics |= self.update_metrics(report) | check_metrics(checked.records, checked.results)
         self.commit(step, checked, report)  # only after the update succeeded
+        metrics["student/tasks_left_out"] = self.leave_out_bad_tasks(records)
         self.sync(step)
         return metrics
 
@@ -217,10 +218,21 @@ class RSIPOTrainer(AgentPPOTrainer):
             )
             self._audit.write_statistics(step, self.statistics, committed=report.applied)
 
+    def leave_out_bad_tasks(self, records: list[TaskRecord]) -> int:
+        """Tasks that can never be played are not drawn again. Returns how many there are by now."""
+        self._sampler.leave_out(
+            record.task.task_id for record in records if any(episode.bad_task for episode in record.episodes)
+        )
+        return len(self._sampler.left_out)
+
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"tasks": self._sampler.digest(), "statistics": self.statistics.state_dict()}
+        return super().state_dict() | {
+            "tasks": self._sampler.digest(),
+            "tasks_left_out": self._sampler.left_out,
+            "statistics": self.statistics.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["tasks"] != self._sampler.digest():
@@ -228,6 +240,7 @@ class RSIPOTrainer(AgentPPOTrainer):
                 "the training tasks are not those of the checkpoint: restore the data, or start another run"
             )
         super().load_state_dict(state)
+        self._sampler.leave_out(state["tasks_left_out"])
         self.statistics.load_state_dict(state["statistics"])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent_system.environments.base import (
+    BadTask,
     EnvironmentFault,
     EnvironmentSpec,
     PromptContext,
@@ -70,6 +71,7 @@ async def run_episode(
         episode.error = f"{type(fault).__name__}: {fault}"
     except (EnvironmentFault, PolicyFault) as fault:
         episode.status, episode.error = "failed", f"{type(fault).__name__}: {fault}"
+        episode.bad_task = isinstance(fault, BadTask)
     except _TurnDeadline as deadline:
         episode.status, episode.error = "timeout", str(deadline)
     except asyncio.TimeoutError:

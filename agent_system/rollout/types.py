@@ -88,7 +88,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Episode:
-    """One episode. ``status`` other than ``ok`` means it was lost to infrastructure and leaves its group."""
+    """One episode. ``status`` other than ``ok`` means it was lost to infrastructure and leaves its group.
+
+    ``bad_task``: it was lost because its task can never be played.
+    """
 
     task_id: str
     index: int
@@ -99,6 +102,7 @@ class Episode:
     instruction: str = ""
     final_observation: str = ""
     error: str = ""
+    bad_task: bool = False
     seconds: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -26,6 +26,26 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
     assert forward.draw(1) != TaskSampler(tasks(10), 3, seed=2).draw(1)
 
 
+def test_a_task_left_out_is_replaced_and_all_others_stay() -> None:
+    whole, less = TaskSampler(tasks(10), 3, seed=1), TaskSampler(tasks(10), 3, seed=1)
+    less.leave_out(["task-004", "task-007"])
+    assert less.left_out == ["task-004", "task-007"]
+    for step in range(1, 13):
+        before, after = ([task.task_id for task in sampler.draw(step)] for sampler in (whole, less))
+        assert len(set(after)) == 3
+        assert not {"task-004", "task-007"} & set(after)
+        assert all(old == new for old, new in zip(before, after, strict=True) if old not in less.left_out)
+    assert less.digest() == whole.digest()
+
+
+def test_too_few_tasks_that_can_be_played_are_told() -> None:
+    sampler = TaskSampler(tasks(4), 3, seed=1)
+    sampler.leave_out(["task-000", "task-001"])
+    with pytest.raises(UserError, match=r"2 playable training tasks are left for training\.tasks_per_step=3: 2 cannot"):
+        for step in (1, 2, 3):
+            sampler.draw(step)
+
+
 def test_the_digest_sees_other_tasks_and_other_content() -> None:
     digest = TaskSampler(tasks(4), 2, 0).digest()
     assert digest == TaskSampler(tasks(4)[::-1], 2, 5).digest()

@@ -156,6 +156,7 @@ def test_a_bad_task_fails_the_episode(run, make_context, tasks, player):
     episode = play(run, make_context(gone, player))
     assert episode.status == "failed"
     assert episode.error.startswith("BadTask")
+    assert episode.bad_task
     assert episode.fingerprint == ""
 
 
