@@ -12,7 +12,7 @@ from rsipo.embedded.warm_start import warm_start
 from rsipo.problems import UserError
 from rsipo.stage_progress import StageProgress
 
-_MILLION_TOKENS = {"alfworld": 10.0, "search": 6.0}
+_MILLION_TOKENS = {"alfworld": 10.0, "search": 8.0}
 
 
 def warm_start_command(out: Path, environment: str, *, seed: int, million_tokens: float | None, threads: int) -> None:
