@@ -74,6 +74,7 @@ class WorkersSection(_Section):
     phase_deadline: float = Field(gt=0)
     sync_deadline: float = Field(gt=0)
     task_retries: int = Field(ge=0)
+    routing_slack: int | None = Field(ge=0)
 
 
 class EvaluationSection(_Section):

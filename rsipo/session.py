@@ -162,7 +162,11 @@ def open_trainer(
     with ExitStack() as stack:
         terms, skill_loss = loss_terms(settings.method)
         cluster = PolicyCluster(
-            config, token_terms=terms, auxiliary_loss=skill_loss, sync_deadline_s=settings.workers.sync_deadline
+            config,
+            token_terms=terms,
+            auxiliary_loss=skill_loss,
+            sync_deadline_s=settings.workers.sync_deadline,
+            routing_slack=settings.workers.routing_slack,
         )
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"), console.quiet():

@@ -229,8 +229,11 @@ class _Evaluation:
         """Start the policy; returns the client of its servers."""
         from verl_ext.cluster import PolicyCluster
 
-        sync_deadline = self._settings.workers.sync_deadline
-        cluster = PolicyCluster(self._subject.config, sync_deadline_s=sync_deadline)
+        workers = self._settings.workers
+        sync_deadline = workers.sync_deadline
+        cluster = PolicyCluster(
+            self._subject.config, sync_deadline_s=sync_deadline, routing_slack=workers.routing_slack
+        )
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"), self._console.quiet():
             cluster.start()

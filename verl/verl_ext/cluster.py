@@ -31,6 +31,7 @@ from verl_ext.run_folder import (
     shared_memory,
     unused_buckets,
 )
+from verl_ext.task_router import task_router
 from verl_ext.verl_config import check_verl_config, load_verl_config
 from verl_ext.vllm_servers import check_bucket, local_processes, server_actors, stop_engines, use_receiver
 from verl_ext.workers import AgentActorRolloutRefWorker, UpdateReport
@@ -66,6 +67,8 @@ class PolicyCluster:
         token_terms: extra per-token terms of the policy loss.
         auxiliary_loss: the loss of auxiliary samples.
         sync_deadline_s: how long a weight sync may take where the call sets no limit of its own, in seconds.
+        routing_slack: requests of a task go to one server while it has at most so many more in flight than the least
+            busy one (``TaskRouter``); None leaves the choice to veRL, as ``rollout.full_determinism`` does.
 
     Raises:
         ValueError: the configuration cannot work; nothing has been started.
@@ -78,6 +81,7 @@ class PolicyCluster:
         token_terms: Sequence[TokenTerm] = (),
         auxiliary_loss: AuxiliaryLoss | None = None,
         sync_deadline_s: float = 600.0,
+        routing_slack: int | None = None,
     ) -> None:
         self.config = copy.deepcopy(config)
         OmegaConf.resolve(self.config)
@@ -88,6 +92,8 @@ class PolicyCluster:
         check_bucket(self.config)
         use_receiver(self.config)
         self._sync_deadline_s = sync_deadline_s
+        by_hash = self.config.actor_rollout_ref.rollout.full_determinism
+        self._router = None if routing_slack is None or by_hash else task_router(routing_slack)
         self.has_reference = bool(actor.use_kl_loss)
         self._token_terms = tuple(token_terms)
         self._auxiliary_loss = auxiliary_loss
@@ -143,7 +149,9 @@ class PolicyCluster:
         self._workers = RayWorkerGroup(self._pool, worker, device_name=trainer.device)
         self._workers.init_model()
         self._dp_ranks: list[int] = self._workers.data_parallel_rank()
-        self._servers = LLMServerManager.create(config=self.config, worker_group=self._workers)
+        self._servers = LLMServerManager.create(
+            config=self.config, worker_group=self._workers, load_balancer_cls=self._router
+        )
         self._sync = CheckpointEngineManager(
             config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
             actor_wg=self._workers,
