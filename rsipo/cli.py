@@ -12,6 +12,7 @@ from dotenv import load_dotenv
 
 from rsipo.problems import UserError
 from rsipo.retriever.command import retriever_app
+from rsipo.sft.command import sft_app
 
 app = typer.Typer(
     name="rsipo",
@@ -26,6 +27,7 @@ app.add_typer(games_app, name="games")
 app.add_typer(search_app, name="search")
 app.add_typer(audit_app, name="audit")
 app.add_typer(retriever_app, name="retriever")
+app.add_typer(sft_app, name="sft")
 
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": False}
 
@@ -161,7 +163,7 @@ def warm_start(
     env: Annotated[str, typer.Option(metavar="[alfworld|search]", help="What the policy is for.")] = "alfworld",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     million_tokens: Annotated[
-        Optional[float], typer.Option(min=0.001, help="Training tokens, in millions. Default: 10, for search 6.")
+        Optional[float], typer.Option(min=0.001, help="Training tokens, in millions. Default: 10, for search 8.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:

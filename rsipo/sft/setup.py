@@ -1,0 +1,115 @@
+"""The base model and the benchmark of one data set, configured as they will be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from agent_system.environments.base import EnvironmentSpec
+from rsipo.embedded_runs import EMBEDDED_RUNS
+from rsipo.evaluation.subject import Subject, find_subject
+from rsipo.models import read_model
+from rsipo.preflight import version_problems
+from rsipo.problems import UserError
+from rsipo.run_settings import RunSettings
+from rsipo.sft.layout import MAX_LENGTH
+from rsipo.sft.tasks import SPLIT
+from rsipo.specs import make_spec
+from verl_ext.verl_config import check_verl_config
+
+_ROOM_FOR_ANSWER = 1024
+
+
+@dataclass(frozen=True)
+class Setup:
+    """``subject`` plays ``settings.panel``: the training split, one round per rollout."""
+
+    subject: Subject
+    settings: RunSettings
+    spec: EnvironmentSpec
+
+    @property
+    def benchmark(self) -> str:
+        return self.settings.env.name
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Budget of an analysis prompt: that of training, and such that the sample with its answer can be trained on."""
+        return min(self.settings.skill.max_prompt_length, MAX_LENGTH[self.benchmark] - _ROOM_FOR_ANSWER)
+
+
+@contextmanager
+def open_setup(
+    environment: str, model: str | None, overrides: Sequence[str], *, rollouts: int = 8, seed: int = 0
+) -> Iterator[Setup]:
+    """Everything composed and checked; for an embedded policy also its data made and its service running in the block.
+
+    Args:
+        model: a folder, or a name under ``MODELS_ROOT``; None for the embedded policy.
+        overrides: Hydra overrides; without ``hardware=`` a model is played on the GPUs there are, else on the CPU.
+        rollouts: episodes per task; their seeds follow from ``seed``.
+
+    Raises:
+        UserError: whatever is wrong with them.
+    """
+    given = {text.split("=", 1)[0] for text in overrides}
+    hardware = [] if model is None or "hardware" in given else [f"hardware={_hardware()}"]
+    # The panel of an evaluation has its own number of turns; here the training environment's holds.
+    asked = [*hardware, *overrides, "panel.max_turns=null"]
+    subject = find_subject(environment, model, None, asked, hf=True, script=None)
+    OmegaConf.update(subject.config, "panel.splits", {SPLIT: None}, merge=False, force_add=True)
+    first = seed * rollouts
+    subject.config.panel.seeds = list(range(first, first + rollouts))
+    subject.config.panel.temperature = subject.config.training.temperature
+    with _embedded_data(subject, given) as where:
+        config = OmegaConf.merge(subject.config, OmegaConf.from_dotlist(where))
+        assert isinstance(config, DictConfig)
+        settings = RunSettings.from_config(config)
+        yield Setup(replace(subject, config=config), settings, make_spec(settings.env))
+
+
+def check_playable(setup: Setup) -> None:
+    """What can be found wrong before anything is started.
+
+    Raises:
+        UserError: software of the wrong version, a context that is too short, sizes that do not go together.
+    """
+    config, prompt = setup.subject.config, setup.settings.prompt
+    problems = version_problems(str(config.trainer.device), str(config.actor_rollout_ref.rollout.name))
+    context = read_model(Path(setup.settings.policy.path)).context_length
+    if (longest := prompt.max_prompt_length + prompt.max_response_length) > context:
+        problems.append(
+            f"a turn of {longest} tokens does not fit the context of {context}: lower prompt.max_prompt_length "
+            "or prompt.max_response_length"
+        )
+    try:
+        check_verl_config(config)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise UserError("\nrsipo: ".join(problems))
+
+
+@contextmanager
+def _embedded_data(subject: Subject, given: set[str]) -> Iterator[list[str]]:
+    """The generated data of an embedded policy and what they need; gives the overrides that say where."""
+    if not subject.embedded:
+        yield []
+        return
+    embedded, data = EMBEDDED_RUNS[str(subject.config.env.name)], Path(str(subject.config.env.data_root))
+    if "env.data_root" not in given:
+        embedded.make_data(data)
+    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
+        yield where
+
+
+def _hardware() -> str:
+    """The profile for the GPUs of this machine."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return "8xgpu" if gpus >= 8 else "1xgpu" if gpus else "cpu"
