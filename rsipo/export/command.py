@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,12 @@ def export_command(
     console.print(f"Exporting step {source.step} of {source.files.root} in {precision}", markup=False)
     try:
         with new_folder(target, overwrite=overwrite) as folder:
-            compared = _fill(folder, source, precision, target.name)
+            compared = write_model(
+                folder,
+                source,
+                precision,
+                lambda ranks: render_card(source, name=target.name, dtype=precision, world_size=ranks),
+            )
     except OSError as error:
         raise UserError(
             f"{target} was not written ({error.strerror or error}); free space, or use --out DIR"
@@ -71,8 +76,16 @@ def export_command(
     return target
 
 
-def _fill(folder: Path, source: Source, precision: str, name: str) -> int:
-    """Write the model into ``folder`` and check it there; returns how many texts were tokenized to compare."""
+def write_model(folder: Path, source: Source, precision: str, card: Callable[[int], str]) -> int:
+    """Write the model into ``folder`` and check it there; returns how many texts were tokenized to compare.
+
+    Args:
+        precision: one of ``PRECISIONS``.
+        card: gives the model card from the number of ranks that wrote the checkpoint.
+
+    Raises:
+        UserError: the checkpoint cannot be merged, there is no room, or what was written differs from it.
+    """
     import torch
 
     from rsipo.export.verify import check_model, check_tokenizer, load_tokenizer, probe_logits, probes, written_texts
@@ -95,8 +108,7 @@ def _fill(folder: Path, source: Source, precision: str, name: str) -> int:
             progress.update(bar, description="writing", total=None)
             policy.write(model, folder)
             del model  # one copy in memory at a time
-            card = render_card(source, name=name, dtype=precision, world_size=policy.world_size)
-            (folder / "README.md").write_text(card, encoding="utf-8")
+            (folder / "README.md").write_text(card(policy.world_size), encoding="utf-8")
             progress.update(bar, description="verifying", total=None)
             read_model(folder)
             trained_with = source.base if (source.base / "config.json").is_file() else policy.settings_folder

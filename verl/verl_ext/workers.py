@@ -5,6 +5,7 @@ The same classes run on GPUs and on the CPU platform; only the process group is 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
 from verl.utils.distributed import initialize_global_process_group_ray
 from verl.utils.metric import AggregationType, Metric
@@ -29,6 +32,25 @@ from verl_ext.batch import RankUpdate, Sample, pack
 from verl_ext.losses import AuxiliaryLoss, PolicyLoss, TokenTerm
 from verl_ext.platform_cpu import assert_platform
 from verl_ext.vllm_transfer import all_or_none, answer_within, weight_socket
+
+
+def actor_worker_config(config: DictConfig) -> TrainingWorkerConfig:
+    """What a worker that trains the actor of veRL's ``ppo_trainer`` configuration, and nothing else, is built from."""
+    config = copy.deepcopy(config)
+    OmegaConf.resolve(config)
+    model_config = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    engine = actor.engine
+    engine.use_dynamic_bsz = actor.use_dynamic_bsz
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = actor.ppo_max_token_len_per_gpu
+    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = actor.ppo_micro_batch_size_per_gpu
+    return TrainingWorkerConfig(
+        model_type="language_model",
+        model_config=model_config,
+        engine_config=engine,
+        optimizer_config=actor.optim,
+        checkpoint_config=actor.checkpoint,
+    )
 
 
 @dataclass(slots=True)

@@ -1,0 +1,78 @@
+"""The fine-tuned model as a verified Hugging Face folder, by the code that exports policies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from omegaconf import OmegaConf
+
+from rsipo.export.card import describe_base
+from rsipo.export.command import write_model
+from rsipo.export.folder import new_folder
+from rsipo.export.source import Source
+from rsipo.problems import UserError
+from rsipo.run_files import RunFiles, read_metrics
+from rsipo.sft.training_settings import TrainingSetup
+
+_TEMPLATE = "training_card.md.j2"
+_VERSIONS = ("rsipo", "verl", "torch", "transformers")
+
+
+def check_export_folder(target: Path) -> None:
+    """Whether a model may be written to ``target``.
+
+    Raises:
+        UserError: it exists and is anything but an empty folder.
+    """
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir() or any(target.iterdir()):
+        raise UserError(f"EXPORT_MODEL_DIR={target} exists and is not an empty folder: name another, or move it away")
+
+
+def export_model(setup: TrainingSetup, files: RunFiles, step: int, checkpoint: Path, target: Path) -> int:
+    """Write the checkpoint's model to ``target``, complete or not at all; returns how many texts' token ids were compared.
+
+    Raises:
+        UserError: ``target`` is not free, or the folder does not prove equal to the checkpoint.
+    """
+    check_export_folder(target)
+    if target.is_dir():
+        target.rmdir()
+    config = OmegaConf.to_container(setup.config, resolve=True)
+    assert isinstance(config, dict)
+    source = Source(files, {str(key): value for key, value in config.items()}, step, checkpoint)
+    try:
+        with new_folder(target, overwrite=False) as folder:
+            return write_model(
+                folder, source, "bf16", lambda ranks: _card(setup, source, name=target.name, world_size=ranks)
+            )
+    except OSError as error:
+        raise UserError(f"{target} was not written ({error.strerror or error}); free space and resume") from error
+
+
+def _card(setup: TrainingSetup, source: Source, *, name: str, world_size: int) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    base = describe_base(source.base)
+    metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", **base.licence}
+    metadata |= {"base_model": base.repository} if base.repository else {}
+    metadata["tags"] = ["rsipo", "sft", "agent", setup.benchmark]
+    rows = read_metrics(source.files.metrics)
+    losses = [(f"{row['epoch']:.0f}", f"{row['validation/loss']:.4f}") for row in rows if "validation/loss" in row]
+    return environment.get_template(_TEMPLATE).render(
+        metadata=yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(),
+        name=name,
+        benchmark=setup.benchmark,
+        base=base,
+        world_size=world_size,
+        step=source.step,
+        settings=setup.settings.model_dump() | {"max_length": setup.max_length},
+        losses=losses,
+        versions={package: importlib.metadata.version(package) for package in _VERSIONS},
+    )
