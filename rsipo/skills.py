@@ -65,7 +65,7 @@ def read_skill(text: str, *, finished: bool, settings: SkillSettings, answers: S
         return Skill("", False, found if finished else "cut_off")
     skill, summary = found
     stripped = skill.value.strip()
-    if not _encodable(stripped):
+    if not encodable(stripped):
         return Skill("", False, "broken_unicode" if finished else "cut_off", span=skill.span)
     leaks = leaks_answer(stripped, answers)
     reason: InvalidReason = ""
@@ -160,7 +160,8 @@ def _open_character(text: str) -> int | None:
     return len(text) - 1 if text.endswith("\ufffd") else None
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
+    """Whether a text can be written: a lone surrogate from a JSON escape cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

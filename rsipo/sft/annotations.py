@@ -26,7 +26,7 @@ from rsipo.sft.layout import SftFiles
 from rsipo.sft.records import read_records
 from rsipo.sft.setup import Setup
 from rsipo.sft.trajectories import as_episode
-from rsipo.skills import read_skill
+from rsipo.skills import encodable, read_skill
 
 Advance = Callable[[int, int], None]
 """Called with the number done and the number of all."""
@@ -220,7 +220,7 @@ def annotation(
         settings=setup.settings.skill,
         answers=gold.get(str(record["task_id"]), []),
     )
-    reason = skill.reason or ("" if skill.summary and _encodable(skill.summary) else "no_summary")
+    reason = skill.reason or ("" if skill.summary and encodable(skill.summary) else "no_summary")
     valid = not reason
     return {
         "trajectory_id": record["trajectory_id"],
@@ -246,14 +246,6 @@ def annotation(
         "reason": reason,
         "leaks_answer": skill.leaks_answer,
     }
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def _all(work: Iterator[Awaitable[None]]) -> None:
