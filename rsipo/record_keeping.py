@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
@@ -43,6 +44,13 @@ def success_metrics(prefix: str, played: Iterable[tuple[str, Episode]]) -> Metri
         metrics[f"{prefix}/success/{name}"] = fmean(episode.success for episode in group)
         metrics[f"{prefix}/episodes/{name}"] = len(group)
     return metrics
+
+
+def lost_episodes(records: Sequence[TaskRecord]) -> tuple[int, int, str]:
+    """(lost, played, the commonest reason) of a step's rollouts and replays."""
+    played = [episode for record in records for episode in (*record.episodes, *record.replays)]
+    reasons = Counter(episode.error for episode in played if episode.status != "ok")
+    return reasons.total(), len(played), reasons.most_common(1)[0][0] if reasons else ""
 
 
 def rollout_metrics(records: Sequence[TaskRecord], spec: EnvironmentSpec) -> Metrics:

@@ -74,6 +74,7 @@ class WorkersSection(_Section):
     phase_deadline: float = Field(gt=0)
     sync_deadline: float = Field(gt=0)
     task_retries: int = Field(ge=0)
+    max_lost: float = Field(ge=0, le=1)
     routing_slack: int | None = Field(ge=0)
 
 

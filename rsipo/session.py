@@ -204,6 +204,7 @@ def open_trainer(
             sampler=TaskSampler(training, settings.training.tasks_per_step, settings.run.seed),
             play=play,
             audit=audit,
+            max_lost=settings.workers.max_lost,
             evaluate=lambda step: _evaluate(play, held_out, settings, step),
             log=record,
             checkpoints=checkpoints,

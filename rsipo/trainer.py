@@ -28,6 +28,7 @@ from rsipo.record_keeping import (
     check_metrics,
     distillation_metrics,
     evidence_transcripts,
+    lost_episodes,
     rollout_metrics,
 )
 from rsipo.settings import AlgorithmSettings, MethodSettings
@@ -53,6 +54,23 @@ def loss_terms(method: MethodSettings) -> tuple[list[TokenTerm], AuxiliaryLoss |
     if method.skill_reward == "replay_gain":
         skill = AuxiliaryLoss("skill", skill_policy_gradient, ("skill_mask", "skill_reward", "num_tasks"))
     return terms, skill
+
+
+def refuse_a_biased_step(step: int, records: Sequence[TaskRecord], max_lost: float) -> None:
+    """Episodes that survive a fault are not like the others: without a retriever, those that never searched.
+
+    Args:
+        max_lost: share of the step's rollouts and replays that may be lost.
+
+    Raises:
+        TrainingFault: more were.
+    """
+    lost, played, reason = lost_episodes(records)
+    if lost > max_lost * played:
+        raise TrainingFault(
+            f"step {step} is not trained: {lost} of its {played} episodes were lost, most often by {reason!r}, and the others "
+            f"are no fair sample (workers.max_lost={max_lost:g})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +103,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         spec: the benchmark.
         sampler: which tasks a step trains on.
         play: runs a program on tasks with the rollout workers.
+        max_lost: share of a step's episodes that may be lost; what is left of a step that lost more is no fair sample.
         audit: takes the records of every execution check; None writes none.
     """
 
@@ -98,6 +117,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         sampler: TaskSampler,
         play: Play,
         audit: AuditWriter | None,
+        max_lost: float = 1.0,
         **loop: Any,
     ) -> None:
         super().__init__(cluster, settings, **loop)
@@ -107,6 +127,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         self._sampler = sampler
         self._play = play
         self._audit = audit
+        self._max_lost = max_lost
 
     # ------------------------------------------------------------------ Algorithm 1
 
@@ -115,6 +136,7 @@ class RSIPOTrainer(AgentPPOTrainer):
         method = self.algorithm.method
         with self.playing("rollouts"):
             records = self.roll_out(step)  # lines 1 and 3-10: rollouts, skills, split, rewrite, replays
+        refuse_a_biased_step(step, records, self._max_lost)
         checked = self.evaluate_checks(records)  # lines 8, 11, 12: gains, type statistics, rewards, trust
         turns = self.turn_samples(records)
         metrics = rollout_metrics(records, self._spec)

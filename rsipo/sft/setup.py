@@ -57,7 +57,7 @@ def open_setup(
         UserError: whatever is wrong with them.
     """
     given = {text.split("=", 1)[0] for text in overrides}
-    hardware = [] if model is None or "hardware" in given else [f"hardware={_hardware()}"]
+    hardware = [] if model is None or "hardware" in given else [f"hardware={hardware_profile()}"]
     # The panel of an evaluation has its own number of turns; here the training environment's holds.
     asked = [*hardware, *overrides, "panel.max_turns=null"]
     subject = find_subject(environment, model, None, asked, hf=True, script=None)
@@ -107,7 +107,7 @@ def _embedded_data(subject: Subject, given: set[str]) -> Iterator[list[str]]:
         yield where
 
 
-def _hardware() -> str:
+def hardware_profile() -> str:
     """The profile for the GPUs of this machine."""
     import torch
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from rsipo.ray_cluster import prepare_environment, ray_cluster
 from rsipo.run_console import RunConsole, library_logs
 from rsipo.run_files import MetricsLog, RunFiles, locked
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.training_export import check_export_folder, export_model
+from rsipo.sft.training_export import check_export_folder, export_model, is_exported
 from rsipo.sft.training_loop import FineTuning, Schedule
 from rsipo.sft.training_samples import EncodedFile, encode_file, read_rows
 from rsipo.sft.training_settings import TrainingSetup
@@ -70,7 +71,8 @@ def prepare(setup: TrainingSetup, data: Path, export: Path) -> Job:
         UserError: what is wrong with the model, the data, the software or the export folder.
     """
     prepare_environment(str(setup.config.trainer.device))
-    check_export_folder(export)
+    if not (setup.resumes and is_exported(export)):  # of this run, which goes on to say that all is done
+        check_export_folder(export)
     model = Path(setup.run.policy.path)
     rollout = "cpu" if str(setup.config.trainer.device) == "cpu" else "vllm"
     if problems := version_problems(str(setup.config.trainer.device), rollout):
@@ -82,9 +84,7 @@ def prepare(setup: TrainingSetup, data: Path, export: Path) -> Job:
     rows = {path: read_rows(path, setup.benchmark) for path in (paths.train, paths.validation)}
     with StageProgress(transient=True) as progress:
         training, validation = (
-            encode_file(
-                path, found, prompter, setup.max_length, lambda done, total, p=path: progress(p.name, done, total)
-            )
+            encode_file(path, found, prompter, setup.max_length, partial(progress, path.name))
             for path, found in rows.items()
         )
     identity = {
@@ -105,7 +105,7 @@ def run(job: Job) -> None:
         UserError: every failure that a user can act on; RunStopped after a signal.
     """
     job.files.main.mkdir(parents=True, exist_ok=True)
-    with library_logs(job.files.log), locked(job.files.root, "choose another run.name"):
+    with library_logs(job.files.log), locked(job.files.root, "wait for it, or choose another run.name=…"):
         console = RunConsole(job.files.log)
         try:
             with as_user_errors(job.files.root, job.files.worker_logs, _REMEDY):
@@ -124,6 +124,11 @@ def _run(job: Job, console: RunConsole) -> None:
 
     store = CheckpointStore(job.files.checkpoints, keep=1)
     done = _resumable(job, store)
+    if is_exported(job.export):
+        if done is None or done[0] < job.schedule.steps:
+            check_export_folder(job.export)
+        console.print(f"All {job.schedule.steps} steps are done and exported. Model: {job.export}")
+        return
     if done is None or done[0] < job.schedule.steps:
         _train(job, store, done, console)
     last = store.latest()
@@ -140,7 +145,7 @@ def _resumable(job: Job, store: CheckpointStore) -> tuple[int, Path] | None:
         UserError: the folder is used and not to be resumed, or the checkpoint is of other data or settings.
     """
     latest = store.latest()
-    if job.setup.run.run.resume != "auto":
+    if not job.setup.resumes:
         if latest is not None or job.files.is_used():
             raise UserError(f"{job.files.root} holds a run already: RESUME=true goes on with it, or choose run.name=…")
         return None

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rsipo.export.card import describe_base
 from rsipo.export.command import write_model
-from rsipo.export.folder import new_folder
+from rsipo.export.folder import MANIFEST, new_folder
 from rsipo.export.source import Source
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles, read_metrics
@@ -20,6 +20,11 @@ from rsipo.sft.training_settings import TrainingSetup
 
 _TEMPLATE = "training_card.md.j2"
 _VERSIONS = ("rsipo", "verl", "torch", "transformers")
+
+
+def is_exported(target: Path) -> bool:
+    """Whether a whole model lies there: its manifest is written last."""
+    return (target / MANIFEST).is_file()
 
 
 def check_export_folder(target: Path) -> None:
@@ -60,7 +65,11 @@ def _card(setup: TrainingSetup, source: Source, *, name: str, world_size: int) -
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     base = describe_base(source.base)
-    metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", **base.licence}
+    metadata: dict[str, str | list[str]] = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        **base.licence,
+    }
     metadata |= {"base_model": base.repository} if base.repository else {}
     metadata["tags"] = ["rsipo", "sft", "agent", setup.benchmark]
     rows = read_metrics(source.files.metrics)

@@ -142,5 +142,8 @@ class FineTuning:
             self._save(step)
 
     def _save(self, step: int) -> Path:
+        """The step's checkpoint, unless the end of an epoch has written it already."""
+        if (latest := self.checkpoints.latest()) is not None and latest[0] == step:
+            return latest[1]
         with self.clock.phase("checkpoint"):
             return self.checkpoints.save(step, self.identity, lambda folder: self.cluster.save(folder / "actor"))

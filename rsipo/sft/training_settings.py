@@ -16,6 +16,7 @@ from rsipo.models import read_model
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
 from rsipo.sft.layout import MAX_LENGTH
+from rsipo.sft.setup import hardware_profile
 
 _PREFIX = "sft."
 
@@ -61,6 +62,11 @@ class TrainingSetup:
     run: RunSettings
     max_length: int
 
+    @property
+    def resumes(self) -> bool:
+        """Whether what an earlier run of this name has done is gone on with."""
+        return self.run.run.resume == "auto"
+
     def set_steps(self, steps: int) -> None:
         """Tell the learning-rate schedule how many optimizer steps there will be."""
         OmegaConf.update(self.config, "training.steps", steps)
@@ -90,7 +96,7 @@ def compose_training(benchmark: str, model: str | None, name: str, overrides: Se
         f"actor_rollout_ref.actor.optim.lr_scheduler_type={settings.schedule}",
     ]
     if model is not None:
-        defaults.append(f"hardware={_hardware()}")
+        defaults.append(f"hardware={hardware_profile()}")
     asked = [*(text for text in defaults if text.split("=", 1)[0] not in given), *others]
     config = compose_run(request_overrides(Request(benchmark, model, tuple(asked))))
     max_length = _max_length(settings, benchmark, Path(str(config.policy.path)))
@@ -130,10 +136,3 @@ def _read(overrides: Sequence[str]) -> TrainingSettings:
         raise UserError(f"{_PREFIX}{key}={first['input']}: {first['msg'].lower()}") from None
     except (OmegaConfBaseException, ValueError) as error:
         raise UserError(f"bad override in {' '.join(overrides)}: {str(error).splitlines()[0]}") from error
-
-
-def _hardware() -> str:
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return "8xgpu" if gpus >= 8 else "1xgpu" if gpus else "cpu"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl.utils.config import omega_conf_to_dataclass
 
 from verl_ext.losses import PolicyLoss, TokenTerm
@@ -18,5 +19,7 @@ def local_worker(config: DictConfig, token_terms: Sequence[TokenTerm] = ()) -> A
     """
     worker = AgentTrainingWorker(actor_worker_config(config))
     worker.reset()
+    config = copy.deepcopy(config)
+    OmegaConf.resolve(config)
     worker.set_loss_fn(PolicyLoss(omega_conf_to_dataclass(config.actor_rollout_ref.actor), token_terms))
     return worker

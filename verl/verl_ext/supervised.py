@@ -1,7 +1,6 @@
 """Supervised fine-tuning on veRL's engine: the workers of RL training with a likelihood loss, without rollout servers.
 
-veRL's own SFT trainer is a program of its own: its data set cuts long samples, it drops the last batch of an epoch and its
-checkpoints may be incomplete. Its engine and its workers are used here, its loop is not.
+veRL's own SFT trainer drops the last batch of an epoch. Its engine and its workers are used here, its loop is not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import psutil
 import ray
 import torch
 from omegaconf import DictConfig
-from ray.util.placement_group import remove_placement_group
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tensordict import TensorDict
 from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
@@ -82,7 +81,7 @@ class SupervisedWorker(AgentTrainingWorker):
     @register(dispatch_mode=Dispatch["DP_COMPUTE"])
     def train_step(self, rows: list[Sample]) -> StepReport:
         """One optimizer step on one global batch."""
-        learning_rate = float(self.engine.lr_scheduler.get_last_lr()[0])
+        learning_rate = self.learning_rate()
         with self.engine.train_mode():
             self.engine.optimizer_zero_grad()
             loss = self._loss(rows, forward_only=False)
@@ -151,7 +150,8 @@ class SupervisedCluster:
         if self._workers is not None and ray.is_initialized():
             for worker in self._workers.workers:
                 ray.kill(worker)
-            for group in (self._pool.pgs or []) if self._pool is not None else []:
+            placement_groups: list[PlacementGroup] = (self._pool.pgs if self._pool is not None else None) or []
+            for group in placement_groups:
                 remove_placement_group(group)
         end_processes(processes, _RAY_KILLS_S)
         self._processes, self._workers, self._pool = [], None, None

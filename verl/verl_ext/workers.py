@@ -83,6 +83,11 @@ class AgentTrainingWorker(TrainingWorker):
         super().__init__(config)
         self.auxiliary_loss: AuxiliaryLoss | None = None
 
+    def learning_rate(self) -> float:
+        """Of the next optimizer step."""
+        engine: Any = self.engine
+        return float(engine.lr_scheduler.get_last_lr()[0])
+
     def update_policy(self, update: RankUpdate) -> UpdateReport:
         """One pass over the PPO mini-batches; the auxiliary gradient joins the last one. All ranks call it together."""
         loss = self.loss_fn
@@ -90,8 +95,7 @@ class AgentTrainingWorker(TrainingWorker):
             raise TypeError(f"update_policy needs a PolicyLoss, set_loss_fn gave {type(loss).__name__}")
         if update.auxiliary and self.auxiliary_loss is None:
             raise ValueError("there are auxiliary samples but no auxiliary loss: give PolicyCluster an auxiliary_loss")
-        learning_rate = float(self.engine.lr_scheduler.get_last_lr()[0])
-        report = UpdateReport([], [], learning_rate)
+        report = UpdateReport([], [], self.learning_rate())
         with self.engine.train_mode():
             for index, rows in enumerate(update.mini_batches):
                 batch = self._batch(rows, update.temperature)
