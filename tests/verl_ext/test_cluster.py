@@ -57,6 +57,7 @@ def cluster(request: pytest.FixtureRequest, verl_overrides: list[str]) -> Iterat
             config,
             token_terms=[TokenTerm("opsd", opsd, 0.1, ("teacher_log_probs", "trust"))],
             auxiliary_loss=AuxiliaryLoss("skill", skill, ("mask", "reward", "num_tasks")),
+            routing_slack=8,
         )
         try:
             cluster.start()
@@ -84,6 +85,30 @@ def _largest_gap(cluster: Any, prompts: list[np.ndarray], outputs: list[Any]) ->
     pairs = [(prompt, np.array(output.token_ids, np.int32)) for prompt, output in zip(prompts, outputs, strict=True)]
     scores = cluster.log_probs(pairs)
     return max(np.abs(np.array(out.log_probs) - score).max() for out, score in zip(outputs, scores, strict=True))
+
+
+def test_where_a_request_goes_changes_no_token(cluster: Any) -> None:
+    """By task, by load, and by task with a group that overflows at once: seeds are of the requests, not of the servers."""
+    from verl_ext.task_router import client_with_router
+
+    async def tokens(client: Any) -> list[list[int]]:
+        calls = [
+            client.generate(
+                f"1/games/{task}/student/{index}",
+                prompt_ids=[7, 8, 9, task],
+                sampling_params={"temperature": 1.0, "max_tokens": 8, "logprobs": True, "seed": 10 * task + index},
+            )
+            for task in range(3)
+            for index in range(4)
+        ]
+        return [output.token_ids for output in await asyncio.gather(*calls)]
+
+    routed, by_load, overflowing = (
+        asyncio.run(tokens(client))
+        for client in (cluster.client(), *(client_with_router(cluster._servers, slack) for slack in (None, 0)))
+    )
+    assert routed == by_load == overflowing
+    assert len(set(map(tuple, routed))) > 1
 
 
 def test_a_step(cluster: Any, make_samples: Callable, make_auxiliary: Callable, tmp_path: Path) -> None:

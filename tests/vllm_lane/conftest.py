@@ -183,7 +183,7 @@ def lane(
     memory = set(os.listdir("/dev/shm"))
     with ExitStack() as stack:
         stack.enter_context(ray_cluster(config, tmp_path_factory.mktemp("logs")))
-        cluster = PolicyCluster(config, sync_deadline_s=300)
+        cluster = PolicyCluster(config, sync_deadline_s=300, routing_slack=config.workers.routing_slack)
         stack.callback(cluster.shutdown)
         cluster.start()
         yield Lane(cluster, prompts, stack.close, memory, end_of_turn=2)

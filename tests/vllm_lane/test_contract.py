@@ -14,6 +14,9 @@ SAME = 1e-5
 DIFFERENT = 1e-2
 BLOCK = 32
 """Tokens in a block of the prefix cache (``block_size`` of the profile)."""
+TASKS, MEMBERS = 4, 4
+HEAD, TAIL = 128, 40
+"""Tokens that the prompts of a task share (whole blocks of the prefix cache), and that each has for itself."""
 
 
 def test_log_probs_equal_the_actors_after_every_sync(lane: Any, cached_tokens: Any) -> None:
@@ -131,3 +134,57 @@ def test_requests_are_aborted_and_serving_goes_on(lane: Any) -> None:
     assert count == len(lane.prompts)
     assert {output.stop_reason for output in outputs} == {"aborted"}
     assert lane.gap(lane.generate()) < SAME
+
+
+def _play_groups(client: Any, seed: int) -> list[Any]:
+    """One request of every task, then the others of all tasks at once; the outputs of the others."""
+    rng = np.random.default_rng(seed)
+
+    def tokens(count: int) -> list[int]:
+        return rng.integers(5, 900, count).tolist()
+
+    prompts = {}
+    for task in range(TASKS):
+        head = tokens(HEAD)
+        prompts |= {f"{seed}/games/{task}/student/{member}": head + tokens(TAIL) for member in range(MEMBERS)}
+
+    async def answers(names: list[str]) -> list[Any]:
+        settings = {"temperature": 1.0, "max_tokens": 8, "logprobs": True}
+        calls = [client.generate(name, prompt_ids=prompts[name], sampling_params=dict(settings)) for name in names]
+        return await asyncio.wait_for(asyncio.gather(*calls), 120)
+
+    async def run() -> list[Any]:
+        await answers([name for name in prompts if name.endswith("/0")])
+        return await answers([name for name in prompts if not name.endswith("/0")])
+
+    return asyncio.run(run())
+
+
+def test_a_tasks_prompts_find_their_head_in_one_servers_cache(lane: Any, cached_tokens: Any) -> None:
+    """By load, as veRL's own balancer places them, about half of them miss it where there are two servers."""
+    from verl_ext.task_router import client_with_router
+
+    whole = TASKS * (MEMBERS - 1) * HEAD
+    assert cached_tokens(_play_groups(lane.cluster.client(), seed=1)) == whole
+    by_load = cached_tokens(_play_groups(client_with_router(lane.cluster._servers, slack=None), seed=2))
+    assert by_load < whole if lane.servers > 1 else by_load == whole
+
+
+def test_a_task_with_too_many_requests_is_served_by_all_servers(lane: Any) -> None:
+    """With no slack, each server gets some of the task's requests and has computed its head."""
+    from verl_ext.task_router import client_with_router
+
+    client = client_with_router(lane.cluster._servers, slack=0)
+    head = np.random.default_rng(3).integers(5, 900, HEAD)
+
+    async def burst() -> None:
+        settings = {"temperature": 1.0, "max_tokens": 200, "logprobs": True, "ignore_eos": True}
+        calls = [
+            client.generate(f"3/hot/student/{i}", prompt_ids=[*head.tolist(), 5 + i], sampling_params=dict(settings))
+            for i in range(MEMBERS)
+        ]
+        await asyncio.wait_for(asyncio.gather(*calls), 120)
+
+    asyncio.run(burst())
+    answers = lane.from_each_server(np.append(head, 99), {"temperature": 0.0, "max_tokens": 1, "logprobs": True})
+    assert [answer.extra_fields["num_cached_tokens"] for answer in answers] == [HEAD] * lane.servers
