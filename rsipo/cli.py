@@ -91,6 +91,38 @@ def evaluate(
     raise typer.Exit(evaluate_command([*(arguments or []), *context.args], options))
 
 
+@app.command(context_settings=_OVERRIDES)
+def rollout(
+    context: typer.Context,
+    arguments: Annotated[
+        Optional[list[str]],
+        typer.Argument(
+            metavar="[ENV [MODEL [STEP]]] [KEY=VALUE]...",
+            help="Benchmark, model (default: the embedded policy), with --checkpoint a run and its step, overrides.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Play a run's checkpoint, not a model folder.")
+    ] = False,
+    policy: Annotated[
+        Optional[str], typer.Option(help="A scripted policy instead of a model: walkthrough or nonsense.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Whose tasks.")] = "train",
+    tasks: Annotated[int, typer.Option(min=1, help="How many, spread over the task types.")] = 6,
+    rollouts: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first episode of each task.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Write the episodes, show only the summary.")] = False,
+    out: Annotated[
+        Optional[Path], typer.Option(parser=folder, metavar="DIR", help="Default: $RSIPO_WORK/rollouts/<time>.")
+    ] = None,
+) -> None:
+    """Play a few episodes and show them turn by turn; nothing is trained. Transcripts: episodes.jsonl."""
+    from rsipo.evaluation.rollout_command import RolloutOptions, rollout_command
+
+    options = RolloutOptions(checkpoint, policy, split, tasks, rollouts, seed, quiet, out)
+    raise typer.Exit(rollout_command([*(arguments or []), *context.args], options))
+
+
 @games_app.command("generate")
 def games_generate(
     out: Annotated[

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +87,17 @@ class EvaluationFiles:
         return self.root / "worker-logs"
 
 
+Watch = Callable[[RunConsole, Mapping[str, Any]], None]
+"""Called with every episode's record as it ends."""
+
+
 def run_evaluation(
-    subject: Subject, settings: RunSettings, spec: EnvironmentSpec, panel: Panel, folder: Path
+    subject: Subject,
+    settings: RunSettings,
+    spec: EnvironmentSpec,
+    panel: Panel,
+    folder: Path,
+    watch: Watch = lambda console, record: None,
 ) -> dict[str, Any]:
     """Play the panel, go on where an earlier call stopped, and write the summary, which is returned.
 
@@ -101,7 +110,7 @@ def run_evaluation(
         console = RunConsole(files.log)
         try:
             with as_user_errors(folder, files.worker_logs, "the same command goes on where it stopped"):
-                return _Evaluation(subject, settings, spec, panel, files, console).run()
+                return _Evaluation(subject, settings, spec, panel, files, console, watch).run()
         finally:
             console.close()
 
@@ -115,9 +124,10 @@ class _Evaluation:
         panel: Panel,
         files: EvaluationFiles,
         console: RunConsole,
+        watch: Watch,
     ) -> None:
         self._subject, self._settings, self._spec = subject, settings, spec
-        self._panel, self._files, self._console = panel, files, console
+        self._panel, self._files, self._console, self._watch = panel, files, console, watch
 
     def run(self) -> dict[str, Any]:
         files, seeds = self._files, self._settings.panel.seeds
@@ -264,6 +274,7 @@ class _Evaluation:
         with closing(results):  # an interruption cancels what is running
             for number, (_, record) in enumerate(results, start=1):
                 log.append(record)
+                self._watch(self._console, record)
                 clock.detail = f"{number}/{len(todo)} episodes"
                 self._console.bar("episodes", number, len(todo))
                 if record["status"] != "ok":

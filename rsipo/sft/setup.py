@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from agent_system.environments.base import EnvironmentSpec
-from rsipo.embedded_runs import EMBEDDED_RUNS
+from rsipo.evaluation.playing import with_data
 from rsipo.evaluation.subject import Subject, find_subject
-from rsipo.models import read_model
-from rsipo.preflight import version_problems
-from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
 from rsipo.sft.layout import MAX_LENGTH
 from rsipo.sft.tasks import SPLIT
 from rsipo.specs import make_spec
-from verl_ext.verl_config import check_verl_config
 
 _ROOM_FOR_ANSWER = 1024
 
@@ -65,46 +60,9 @@ def open_setup(
     first = seed * rollouts
     subject.config.panel.seeds = list(range(first, first + rollouts))
     subject.config.panel.temperature = subject.config.training.temperature
-    with _embedded_data(subject, given) as where:
-        config = OmegaConf.merge(subject.config, OmegaConf.from_dotlist(where))
-        assert isinstance(config, DictConfig)
-        settings = RunSettings.from_config(config)
-        yield Setup(replace(subject, config=config), settings, make_spec(settings.env))
-
-
-def check_playable(setup: Setup) -> None:
-    """What can be found wrong before anything is started.
-
-    Raises:
-        UserError: software of the wrong version, a context that is too short, sizes that do not go together.
-    """
-    config, prompt = setup.subject.config, setup.settings.prompt
-    problems = version_problems(str(config.trainer.device), str(config.actor_rollout_ref.rollout.name))
-    context = read_model(Path(setup.settings.policy.path)).context_length
-    if (longest := prompt.max_prompt_length + prompt.max_response_length) > context:
-        problems.append(
-            f"a turn of {longest} tokens does not fit the context of {context}: lower prompt.max_prompt_length "
-            "or prompt.max_response_length"
-        )
-    try:
-        check_verl_config(config)
-    except ValueError as error:
-        problems.append(str(error))
-    if problems:
-        raise UserError("\nrsipo: ".join(problems))
-
-
-@contextmanager
-def _embedded_data(subject: Subject, given: set[str]) -> Iterator[list[str]]:
-    """The generated data of an embedded policy and what they need; gives the overrides that say where."""
-    if not subject.embedded:
-        yield []
-        return
-    embedded, data = EMBEDDED_RUNS[str(subject.config.env.name)], Path(str(subject.config.env.data_root))
-    if "env.data_root" not in given:
-        embedded.make_data(data)
-    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
-        yield where
+    with with_data(subject, asked) as ready:
+        settings = RunSettings.from_config(ready.config)
+        yield Setup(ready, settings, make_spec(settings.env))
 
 
 def hardware_profile() -> str:

@@ -12,11 +12,12 @@ from agent_system.environments.base import Observation, PromptContext
 from agent_system.rollout.types import Episode, Generation, Turn
 from rsipo.evaluation.episodes import EpisodeLog, Key
 from rsipo.evaluation.panel import Panel
+from rsipo.evaluation.playing import check_playable
 from rsipo.evaluation.run import EvaluationFiles, run_evaluation
 from rsipo.problems import UserError
 from rsipo.sft.layout import SftFiles
 from rsipo.sft.records import write_records
-from rsipo.sft.setup import Setup, check_playable
+from rsipo.sft.setup import Setup
 from rsipo.sft.tasks import SPLIT, sampled_tasks
 
 
@@ -31,7 +32,7 @@ def collect(setup: Setup, files: SftFiles, *, allow_lost: bool) -> int:
     """
     tasks = sorted(sampled_tasks(files, setup.spec), key=lambda task: task.task_id)
     panel = Panel(setup.benchmark, {SPLIT: tasks})
-    check_playable(setup)
+    check_playable(setup.subject, setup.settings)
     run_evaluation(setup.subject, setup.settings, setup.spec, panel, files.rollouts)
     log = EpisodeLog(EvaluationFiles(files.rollouts).episodes)
     lost = [key for key, outcome in log.outcomes.items() if outcome.lost]

@@ -1,0 +1,57 @@
+"""What must hold, and be there, before a policy can play: for evaluations, single rollouts and the data of stage 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from rsipo.embedded_runs import EMBEDDED_RUNS
+from rsipo.evaluation.subject import Subject
+from rsipo.models import read_model
+from rsipo.preflight import version_problems
+from rsipo.problems import UserError
+from rsipo.run_settings import RunSettings
+from verl_ext.verl_config import check_verl_config
+
+
+@contextmanager
+def with_data(subject: Subject, overrides: Sequence[str]) -> Iterator[Subject]:
+    """The subject with its data: those of an embedded policy are made, and the service they need runs in the block."""
+    if not subject.embedded:
+        yield subject
+        return
+    embedded, data = EMBEDDED_RUNS[str(subject.config.env.name)], Path(str(subject.config.env.data_root))
+    given = {text.split("=", 1)[0] for text in overrides}
+    if subject.checkpoint is None and "env.data_root" not in given:
+        embedded.make_data(data)
+    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
+        config = OmegaConf.merge(subject.config, OmegaConf.from_dotlist(where))
+        assert isinstance(config, DictConfig)
+        yield replace(subject, config=config)
+
+
+def check_playable(subject: Subject, settings: RunSettings) -> None:
+    """What can be found wrong before anything is started.
+
+    Raises:
+        UserError: software of the wrong version, a context that is too short, sizes that do not go together.
+    """
+    if subject.kind == "script":
+        return  # no model is loaded
+    problems = version_problems(str(subject.config.trainer.device), str(subject.config.actor_rollout_ref.rollout.name))
+    context = read_model(Path(settings.policy.path)).context_length
+    if (longest := settings.prompt.max_prompt_length + settings.prompt.max_response_length) > context:
+        problems.append(
+            f"a turn of {longest} tokens does not fit the context of {context}: lower prompt.max_prompt_length "
+            "or prompt.max_response_length"
+        )
+    try:
+        check_verl_config(subject.config)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise UserError("\nrsipo: ".join(problems))

@@ -1,0 +1,96 @@
+"""``rsipo rollout``: a few episodes to look at, turn by turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rsipo.evaluation.command import read_words
+from rsipo.evaluation.panel import make_panel
+from rsipo.evaluation.playing import check_playable, with_data
+from rsipo.evaluation.run import run_evaluation
+from rsipo.problems import UserError
+from rsipo.run_console import RunConsole
+from rsipo.run_settings import RunSettings
+from rsipo.specs import make_spec
+
+_LONGEST = 1_000
+"""Characters of an observation or a response that are shown; the file has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """The command's options; see its help."""
+
+    checkpoint: bool = False
+    script: str | None = None
+    split: str = "train"
+    tasks: int = 6
+    rollouts: int = 1
+    seed: int = 0
+    quiet: bool = False
+    out: Path | None = None
+
+
+def rollout_command(arguments: Sequence[str], options: RolloutOptions) -> int:
+    """Run ``rsipo rollout``; returns the exit status.
+
+    The episodes are those of an evaluation of ``tasks`` tasks of ``split`` in ``rollouts`` rounds, with the turns and the
+    temperature of training.
+
+    Args:
+        arguments: ``[ENV [MODEL [STEP]]] [KEY=VALUE ...]``.
+
+    Raises:
+        UserError: everything that the user can put right.
+    """
+    hf = not options.checkpoint and options.script is None
+    subject, overrides = read_words(arguments, hf=hf, script=options.script, more=["panel.max_turns=null"])
+    panel_settings = subject.config.panel
+    OmegaConf.update(subject.config, "panel.splits", {options.split: None}, merge=False, force_add=True)
+    panel_settings.seeds = list(range(options.seed, options.seed + options.rollouts))
+    panel_settings.temperature = subject.config.training.temperature
+    with with_data(subject, overrides) as ready:
+        settings = RunSettings.from_config(ready.config)
+        check_playable(ready, settings)
+        spec = make_spec(settings.env)
+        panel = make_panel(spec, settings.panel, count=options.tasks)
+        folder = options.out or Path(settings.run.work_dir) / "rollouts" / time.strftime("%Y%m%d-%H%M%S")
+        if (folder / "episodes.jsonl").exists():
+            raise UserError(f"{folder} holds episodes already: name another folder with --out")
+        watch = (lambda console, record: None) if options.quiet else _show
+        run_evaluation(ready, settings, spec, panel, folder, watch)
+    return 0
+
+
+def _show(console: RunConsole, record: Mapping[str, Any]) -> None:
+    """An episode, turn by turn."""
+    verdict = "won" if record["success"] else "lost by a fault" if record["status"] != "ok" else "not won"
+    console.print(f"\n{record['task_id']} · seed {record['seed']} · {verdict} in {record['turns']} turns", style="bold")
+    console.print(record["instruction"])
+    for number, turn in enumerate(record["transcript"], start=1):
+        console.print(f"[{number}] {_short(turn['observation'])}", style="dim")
+        for line in _answer(turn):
+            console.print(line)
+    if record["final_observation"]:
+        console.print(_short(record["final_observation"]), style="dim")
+    if record["error"]:
+        console.print(record["error"], style="yellow")
+
+
+def _answer(turn: Mapping[str, Any]) -> Iterator[str]:
+    yield f"    {_short(turn['response'])}"
+    if not turn["valid"]:
+        yield "    (not in the format)"
+    elif not turn["admissible"]:
+        yield f"    (the environment does not know {turn['action']!r})"
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} … ({len(text)} characters)"
