@@ -46,7 +46,7 @@ def inspect(
     model, model_problem = _model(settings, model_name)
     problems += [model_problem] if model_problem else []
     problems += [] if data_made_later else load_tasks(settings)[2] + retriever_problems(settings)
-    problems += _run_folder_problems(settings)
+    problems += _run_folder_problems(settings) + _saved_rollout_problems(settings)
     if model is None:
         return None, problems
     try:
@@ -177,6 +177,24 @@ def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | N
     except UserError as error:
         published = next((facts for marker, facts in PUBLISHED.items() if marker in name.lower()), None)
         return published, str(error)
+
+
+def _saved_rollout_problems(settings: RunSettings) -> list[str]:
+    """Training on saved rollouts: is there the first step's file, and nothing to be played?"""
+    folder, evaluation = settings.debug.load_rollouts, settings.evaluation
+    if folder is None:
+        return []
+    problems = []
+    if not any(Path(folder).glob("step-*.jsonl.gz")):
+        problems.append(
+            f"debug.load_rollouts={folder} holds no step-*.jsonl.gz: a run with debug.save_rollouts=true writes them"
+        )
+    if evaluation.at_start or evaluation.at_end or evaluation.every:
+        problems.append(
+            "debug.load_rollouts plays nothing, so there is no evaluation: set evaluation.at_start=false "
+            "evaluation.at_end=false evaluation.every=0"
+        )
+    return problems
 
 
 def _run_folder_problems(settings: RunSettings) -> list[str]:

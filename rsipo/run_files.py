@@ -46,6 +46,10 @@ class RunFiles:
         return self.main / "worker-logs"
 
     @property
+    def rollouts(self) -> Path:
+        return self.main / "rollouts"
+
+    @property
     def audit(self) -> Path:
         return self.root / "rsipo-audit"
 

@@ -112,6 +112,13 @@ class LoggingSection(_Section):
     heartbeat: float = Field(gt=0)
 
 
+class DebugSection(_Section):
+    """``load_rollouts``: a folder of ``step-*.jsonl.gz`` that an earlier run with ``save_rollouts`` has written."""
+
+    save_rollouts: bool
+    load_rollouts: str | None
+
+
 class HealthSection(_Section):
     """Thresholds of the health alarms, see ``HealthMonitor``; None switches one off. Ratios are to the running median."""
 
@@ -185,6 +192,7 @@ class RunSettings(_Section):
     evaluation: EvaluationSection
     panel: PanelSection
     logging: LoggingSection
+    debug: DebugSection
     health: HealthSection
 
     @classmethod

@@ -30,7 +30,9 @@ from rsipo.tasks import TaskSampler, by_type, panel
 
 if TYPE_CHECKING:
     from agent_system.rollout.pool import Heartbeat
+    from rsipo.saved_rollouts import Play
     from rsipo.trainer import RSIPOTrainer
+    from verl_ext.cluster import PolicyCluster
     from verl_ext.phases import PhaseClock
     from verl_ext.stopping import Stopped, StopSwitch
     from verl_ext.trainer import PPOSettings
@@ -171,7 +173,7 @@ def open_trainer(
         stack.callback(cluster.shutdown)
         with clock.phase("start policy"), console.quiet():
             cluster.start()
-        play, counters = _player(stack, settings, spec, cluster.client(), clock, console)
+        play, counters = _player(stack, settings, spec, cluster, clock, console, files)
         save_resolved(config, files.config)
         _write_panel(files.main / "panel.json", held_out)
         log = MetricsLog(files.metrics, resumed_step)
@@ -238,11 +240,26 @@ def _loop_settings(settings: RunSettings) -> PPOSettings:
 
 
 def _player(
-    stack: ExitStack, settings: RunSettings, spec: EnvironmentSpec, client: Any, clock: Any, console: RunConsole
-) -> tuple[Callable[[Any, Sequence[Task], int], list[Any]], Counter[str]]:
-    """The rollout workers, behind one function (program, tasks, step) -> results in the tasks' order; and their counters."""
-    workers = settings.workers
-    pool = open_pool(settings, spec, client, run_seed=settings.run.seed)
+    stack: ExitStack,
+    settings: RunSettings,
+    spec: EnvironmentSpec,
+    cluster: PolicyCluster,
+    clock: Any,
+    console: RunConsole,
+    files: RunFiles,
+) -> tuple[Play, Counter[str]]:
+    """The rollout workers, behind one function (program, tasks, step) -> results in the tasks' order; and their counters.
+
+    In their place, where the settings say so, the saved rollouts of another run.
+    """
+    from rsipo.saved_rollouts import RolloutArchive
+
+    debug, workers = settings.debug, settings.workers
+    tokenizer = Path(settings.policy.path) / "tokenizer.json"
+    if debug.load_rollouts is not None:
+        counters: Counter[str] = Counter()
+        return RolloutArchive(Path(debug.load_rollouts), tokenizer).play, counters
+    pool = open_pool(settings, spec, cluster.client(), run_seed=settings.run.seed)
     stack.callback(pool.close)
 
     def beat(state: Heartbeat) -> None:
@@ -268,6 +285,8 @@ def _player(
             console.print(line, style="yellow")
         return ordered
 
+    if debug.save_rollouts:
+        return RolloutArchive(files.rollouts, tokenizer).saving(play), pool.counters
     return play, pool.counters
 
 

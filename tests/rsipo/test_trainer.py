@@ -89,7 +89,7 @@ def assert_equal(first: State, second: State) -> None:
 
 @pytest.fixture(scope="module")
 def two_steps(train: Callable) -> tuple[State, RunFiles]:
-    return train("whole", "training.steps=2")
+    return train("whole", "training.steps=2", "debug.save_rollouts=true")
 
 
 def test_a_step_trains_writes_an_audit_that_holds_and_logs_what_happened(two_steps: tuple[State, RunFiles]) -> None:
@@ -133,6 +133,21 @@ def test_a_run_that_an_alarm_stopped_equals_the_uninterrupted_one_when_resumed(
         audits = [[path.read_bytes() for path in sorted(f.audit.glob(pattern))] for f in (files, resumed_files)]
         assert len(audits[0]) == 2
         assert audits[0] == audits[1]
+
+
+def test_training_on_the_saved_rollouts_gives_the_same_policy(
+    train: Callable, two_steps: tuple[State, RunFiles]
+) -> None:
+    whole, files = two_steps
+    again, loaded = train("loaded", "training.steps=2", f"debug.load_rollouts={files.rollouts}")
+    assert_equal(whole, again)
+    drop = ("seconds/", "share/", "memory/", "rollout/", "workers/")
+    for mine, theirs in zip(read_metrics(files.metrics), read_metrics(loaded.metrics), strict=True):
+        assert {k: v for k, v in mine.items() if not k.startswith(drop)} == {
+            k: v for k, v in theirs.items() if not k.startswith(drop)
+        }
+    audits = [[path.read_bytes() for path in sorted(f.audit.glob("step-*.jsonl"))] for f in (files, loaded)]
+    assert audits[0] == audits[1]
 
 
 def test_every_evidence_trajectory_is_recorded_turn_by_turn(two_steps: tuple[State, RunFiles]) -> None:
