@@ -26,4 +26,4 @@ ruff check .
 mypy
 # All of them in two processes: one has what starts Ray, the other the rest (tests/conftest.py). A selection in one.
 if (($#)); then exec python -m pytest "$@"; fi
-exec python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+exec python -m pytest -n 2 --no-loadscope-reorder --durations=25

@@ -1,6 +1,9 @@
 """What Ray, veRL, torch and the tokenizers read from the environment, set before anything imports them; and our options."""
 
 import os
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +18,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seed", type=int, default=0, help="tests/faults: decides when exactly a fault happens")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """How tests are spread when there are several processes (-n 2 --dist loadgroup).
+# How tests are spread over several processes (-n 2): one process has all files that start a Ray cluster, so that two clusters
+# never share the cores, and has them first, as they take longest. The others go by files, whose tests share fixtures.
 
-    One process has all that start a Ray cluster, so that two clusters never share the cores, and has them first, as they take
-    longest. The others go by files, whose tests share fixtures.
-    """
-    if not config.pluginmanager.hasplugin("xdist"):  # the vLLM lane's environment lacks it
-        return
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
-    for item in items:
-        alone = item.get_closest_marker("ray") is not None
-        item.add_marker(pytest.mark.xdist_group("ray" if alone else str(item.path)))
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneProcessForRay(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "ray" if _starts_ray(config.rootpath / file) else file
+
+    return OneProcessForRay(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not _starts_ray(item.path))
+
+
+@cache
+def _starts_ray(path: Path) -> bool:
+    return "pytest.mark.ray" in path.read_text(encoding="utf-8")
