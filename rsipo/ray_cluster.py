@@ -21,6 +21,7 @@ from verl_ext.run_folder import FOLDER_VARIABLE, clear_run_folder, end_processes
 
 _START_DEADLINE_S = 180
 _JOIN_DEADLINE_S = 60
+_NODE_DEADLINE_S = 75  # of one attempt to start; a second one fits into the start's deadline
 _LOOK_FOR = "look for a full /tmp or /dev/shm, too few processors, or leftovers of another Ray (ray stop)"
 _NOT_STARTED = f"Ray did not start within {_START_DEADLINE_S} s: {_LOOK_FOR}"
 _OBJECT_STORE_BYTES = 512 * 2**20
@@ -43,6 +44,7 @@ def _environment(device: str) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray and veRL's servers bind to loopback
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_raylet_start_wait_time_s": str(_NODE_DEADLINE_S),  # Ray's own 30 s are too short on a busy machine
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",  # models are folders; nothing is looked up
@@ -119,7 +121,7 @@ def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator
 
 
 def _start(temporary: Path, arguments: dict[str, Any]) -> None:
-    """Start Ray, a second time where it gave up on itself: it waits 30 s for its parts, which a busy machine may exceed."""
+    """Start Ray, a second time where it gave up on itself because its parts were too slow or one of them died."""
     import ray
 
     for last in (False, True):

@@ -119,6 +119,8 @@ class RolloutArchive:
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 head, *lines = (json.loads(line) for line in file)
+            if not isinstance(head, dict):
+                raise ValueError("its first line is no object")
         except FileNotFoundError:
             raise UserError(f"no saved rollouts of step {step}: {path} is missing") from None
         except (OSError, EOFError, ValueError, zlib.error) as error:
@@ -129,6 +131,8 @@ class RolloutArchive:
             raise UserError(f"{path} was saved with another {first}: {head.get(first)!r}, here {wanted[first]!r}")
         try:
             records: list[TaskRecord] = [decode(line) for line in lines]
+            if strange := [record for record in records if not isinstance(record, TaskRecord)]:
+                raise TypeError(f"a line is a {type(strange[0]).__name__}")
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} holds no task records of this version: {error!r}") from error
         if [(r.task.task_id, r.task.sha256) for r in records] != [(task.task_id, task.sha256) for task in tasks]:
@@ -142,6 +146,7 @@ class RolloutArchive:
             "tokenizer": file_sha256(self.tokenizer),
             "rollouts": program.num_rollouts,
             "replays": program.num_replays,
+            "temperature": program.temperature,
             "skills": program.write_skills,
             "check": program.check,
         }

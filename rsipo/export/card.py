@@ -140,6 +140,7 @@ def read_evaluations(run: Path, step: int) -> list[dict[str, Any]]:
             found.append(
                 {
                     "name": path.parent.name,
+                    "subset": summary.get("subset"),
                     "protocol": {
                         key: value for key, value in protocol.items() if isinstance(value, str | int | float | list)
                     },

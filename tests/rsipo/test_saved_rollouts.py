@@ -95,6 +95,8 @@ def test_what_does_not_fit_is_one_line(archive: RolloutArchive, program: SkillPr
     archive.write(1, program, [record])
     with pytest.raises(UserError, match="saved with another replays: 1, here 4"):
         archive.play(dataclasses.replace(program, num_replays=4), [TASK], 1)
+    with pytest.raises(UserError, match=r"saved with another temperature: 1\.0, here 0\.4"):
+        archive.play(dataclasses.replace(program, temperature=0.4), [TASK], 1)
     with pytest.raises(UserError, match="other tasks than this run draws"):
         archive.play(program, [dataclasses.replace(TASK, sha256="b" * 64)], 1)
     other = RolloutArchive(archive.folder, EMBEDDED_POLICY / "config.json")
@@ -105,6 +107,10 @@ def test_what_does_not_fit_is_one_line(archive: RolloutArchive, program: SkillPr
     path.write_bytes(gzip.compress("\n".join([head, json.dumps({**json.loads(line), "more": 1})]).encode()))
     with pytest.raises(UserError, match="holds no task records of this version"):
         archive.play(program, [TASK], 1)
+    for content, message in (("[]", "its first line is no object"), (f"{head}\n3", "a line is a int")):
+        path.write_bytes(gzip.compress(content.encode()))
+        with pytest.raises(UserError, match=message):
+            archive.play(program, [TASK], 1)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match="cannot be read"):
         archive.play(program, [TASK], 1)

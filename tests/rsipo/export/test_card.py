@@ -69,6 +69,17 @@ def test_a_card_with_evaluations(run: Path) -> None:
     assert "| pick_two_obj_and_place | 140 | 98.6% | 0.4% | 97.0% – 99.5% | – |" in card
 
 
+def test_a_card_says_when_an_evaluation_was_of_a_subset(run: Path) -> None:
+    subset = "2 tasks of each split"
+    for name, declared in {"eval-step12-max50": None, "eval-step12-max50-tasks2": subset}.items():
+        (run / name).mkdir()
+        (run / name / "summary.json").write_text(json.dumps({"subset": declared, **SUMMARY}))
+    whole, part = render(run).split("`eval-step12-max50-tasks2`")
+    assert "subset" not in whole
+    assert f"seeds [1, 2, 3]\n\n**A subset of the panel: {subset}.**" in part
+    assert part.index(subset) < part.index("| **valid_seen**")
+
+
 def test_the_curve_is_cut_into_blocks_of_steps() -> None:
     rows = [{"step": step, "student/success": 0.5, "check/trust": float("nan")} for step in range(151)]
     table = curve(rows)
