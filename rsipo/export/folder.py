@@ -64,5 +64,15 @@ def write_manifest(folder: Path) -> None:
     write_atomically(folder / MANIFEST, "".join(lines))
 
 
+def first_difference(folder: Path) -> str | None:
+    """The first file of the folder's manifest that is missing or has other contents; None: all are as they were written."""
+    for line in (folder / MANIFEST).read_text(encoding="utf-8").splitlines():
+        digest, name = line.split("  ", 1)
+        path = folder / name
+        if not path.is_file() or file_sha256(path) != digest:
+            return name
+    return None
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)

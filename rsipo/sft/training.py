@@ -20,10 +20,10 @@ from rsipo.ray_cluster import prepare_environment, ray_cluster
 from rsipo.run_console import RunConsole, library_logs
 from rsipo.run_files import MetricsLog, RunFiles, locked
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.training_export import check_export_folder, export_model, is_exported
+from rsipo.sft.training_export import check_export_folder, check_exported, export_model, is_exported
 from rsipo.sft.training_loop import FineTuning, Schedule
 from rsipo.sft.training_samples import EncodedFile, encode_file, read_rows
-from rsipo.sft.training_settings import TrainingSetup
+from rsipo.sft.training_settings import TrainingSetup, run_name
 from rsipo.stage_progress import StageProgress
 
 if TYPE_CHECKING:
@@ -47,6 +47,13 @@ class Job:
     def schedule(self) -> Schedule:
         settings = self.setup.settings
         return Schedule(len(self.training.samples), settings.batch_size, settings.epochs, settings.seed)
+
+    @property
+    def another(self) -> str:
+        """What to change for another run folder, for a person."""
+        if self.setup.run.run.name == run_name(self.export):
+            return "another EXPORT_MODEL_DIR, after which the run is named"
+        return "another run.name"
 
     def describe(self) -> list[str]:
         """What will be done, for a person."""
@@ -127,6 +134,7 @@ def _run(job: Job, console: RunConsole) -> None:
     if is_exported(job.export):
         if done is None or done[0] < job.schedule.steps:
             check_export_folder(job.export)
+        check_exported(job.export)
         console.print(f"All {job.schedule.steps} steps are done and exported. Model: {job.export}")
         return
     if done is None or done[0] < job.schedule.steps:
@@ -147,14 +155,16 @@ def _resumable(job: Job, store: CheckpointStore) -> tuple[int, Path] | None:
     latest = store.latest()
     if not job.setup.resumes:
         if latest is not None or job.files.is_used():
-            raise UserError(f"{job.files.root} holds a run already: RESUME=true goes on with it, or choose run.name=…")
+            raise UserError(
+                f"{job.files.root} holds a run already: RESUME=true goes on with it, or choose {job.another}"
+            )
         return None
     if latest is None:
         return None
     state = store.read_state(latest[1])
     if changed := [name for name, value in job.identity.items() if state.get(name) != value]:
         raise UserError(
-            f"{latest[1]} was made with other {', '.join(changed)}: go on with the same, or choose another run.name"
+            f"{latest[1]} was made with other {', '.join(changed)}: go on with the same, or choose {job.another}"
         )
     return latest
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rsipo.export.card import describe_base
 from rsipo.export.command import write_model
-from rsipo.export.folder import MANIFEST, new_folder
+from rsipo.export.folder import MANIFEST, first_difference, new_folder
 from rsipo.export.source import Source
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles, read_metrics
@@ -23,8 +23,20 @@ _VERSIONS = ("rsipo", "verl", "torch", "transformers")
 
 
 def is_exported(target: Path) -> bool:
-    """Whether a whole model lies there: its manifest is written last."""
+    """Whether a model was written there: its manifest is written last."""
     return (target / MANIFEST).is_file()
+
+
+def check_exported(target: Path) -> None:
+    """Whether the model that was written there is still whole.
+
+    Raises:
+        UserError: a file is missing or has changed.
+    """
+    if (name := first_difference(target)) is not None:
+        raise UserError(
+            f"{target / name} is missing or not as it was exported ({MANIFEST}): move {target} away, RESUME=true exports it again"
+        )
 
 
 def check_export_folder(target: Path) -> None:

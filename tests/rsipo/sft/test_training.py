@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rsipo.problems import RunStopped
+from rsipo.problems import RunStopped, UserError
 from rsipo.run_files import read_metrics
 from rsipo.sft.training import Job, prepare, run
 from rsipo.sft.training_loop import FineTuning
@@ -90,6 +90,14 @@ def test_a_run_that_is_stopped_and_resumed_gives_the_model_of_an_uninterrupted_o
     before = resumed.files.metrics.stat().st_mtime_ns
     run(_job(data, tmp_path, "resumed", ["run.resume=auto"]))
     assert resumed.files.metrics.stat().st_mtime_ns == before
+
+    # A model that has lost a file is not called exported.
+    (resumed.export / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
+        run(_job(data, tmp_path, "resumed", ["run.resume=auto"]))
+    resumed.export.rename(tmp_path / "away")
+    with pytest.raises(UserError, match=r"holds a run already: .* another run\.name"):
+        run(_job(data, tmp_path, "resumed"))
 
 
 @pytest.mark.parametrize("benchmark", ["alfworld", "search"])
