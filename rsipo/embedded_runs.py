@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,19 @@ class EmbeddedRun:
     make_data: Callable[[Path], None]
     service: Callable[[Path], AbstractContextManager[list[str]]] = _no_service
     service_setting: str = ""
+
+    @contextmanager
+    def ready(self, data: Path, overrides: Sequence[str], *, make: bool = True) -> Iterator[list[str]]:
+        """The data in the folder ``data`` and their service for the block; gives the overrides that say where it is.
+
+        What ``overrides`` (KEY=VALUE) name is the user's own: data elsewhere are not made, nor is a second service started.
+        ``make`` False: the data are there.
+        """
+        given = {text.split("=", 1)[0] for text in overrides}
+        if make and "env.data_root" not in given:
+            self.make_data(data)
+        with self.service(data) if self.service_setting not in given else nullcontext([]) as where:
+            yield where
 
 
 def make_search_data(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,13 +94,10 @@ def _train_embedded(request: Request, embedded: EmbeddedRun, *, dry_run: bool) -
     settings = RunSettings.from_config(compose_run(overrides))
     if settings.run.name == embedded.name:
         overrides.append(f"run.name={_free_name(settings, embedded.name)}")
-    given = {text.split("=", 1)[0] for text in request.overrides}
-    data, makes_data = Path(settings.env.data_root), "env.data_root" not in given
     if dry_run:
-        return _train(overrides, None, dry_run=True, made_later=makes_data)
-    if makes_data:
-        embedded.make_data(data)
-    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
+        made_later = not any(text.startswith("env.data_root=") for text in request.overrides)
+        return _train(overrides, None, dry_run=True, made_later=made_later)
+    with embedded.ready(Path(settings.env.data_root), request.overrides) as where:
         return _train([*overrides, *where], None, dry_run=False)
 
 

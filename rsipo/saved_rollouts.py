@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from agent_system.environments.base import Observation, PromptContext, Task
-from agent_system.files import file_sha256, replacing
+from agent_system.files import file_sha256
 from agent_system.rollout.types import Episode, Generation, Turn
 from rsipo.execution_check import SkillProgram, SkillWriting, TaskRecord
 from rsipo.problems import UserError
+from rsipo.record_lines import write_records
 from rsipo.split import Split
 
 Play = Callable[[Any, Sequence[Task], int], list[Any]]
@@ -108,10 +109,7 @@ class RolloutArchive:
 
     def write(self, step: int, program: SkillProgram, records: Sequence[TaskRecord]) -> None:
         """Write a step's file, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path(step)) as temporary, gzip.open(temporary, "wt", encoding="utf-8") as file:
-            for line in (self._head(step, program), *map(encode, records)):
-                file.write(json.dumps(line) + "\n")
+        write_records(self.path(step), (self._head(step, program), *map(encode, records)))
 
     def read(self, step: int, program: SkillProgram, tasks: Sequence[Task]) -> list[TaskRecord]:
         """See ``play``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from agent_system.rollout.pool import Heartbeat
     from rsipo.saved_rollouts import Play
     from rsipo.trainer import RSIPOTrainer
+    from verl_ext.checkpoint import CheckpointStore
     from verl_ext.cluster import PolicyCluster
     from verl_ext.phases import PhaseClock
     from verl_ext.stopping import Stopped, StopSwitch
     from verl_ext.trainer import PPOSettings
 
 _REMEDY = "RSIPO_RESUME_MODE=auto resumes"
-_EVALUATION = "evaluation/"  # how the names of its metrics start
 
 
 def run_training(config: DictConfig, settings: RunSettings) -> int:
@@ -114,25 +114,24 @@ def _refuse_a_finished_run(settings: RunSettings, files: RunFiles) -> None:
     Raises:
         UserError: the run is complete.
     """
-    latest = _latest_checkpoint(settings, files)
+    from verl_ext.checkpoint import CheckpointStore
+    from verl_ext.trainer import nothing_to_train
+
+    latest = _to_resume(settings, CheckpointStore(files.checkpoints, None))
     if latest is None or latest[0] < settings.training.steps:
         return
-    done = latest[0]
-    evaluated = {
-        row["step"] for row in read_metrics(files.metrics) if any(name.startswith(_EVALUATION) for name in row)
-    }
-    if done in evaluated or not settings.evaluation.at_end:
-        raise UserError(
-            f"nothing to train: step {done} of {settings.training.steps} is already done; "
-            "raise training.steps to go on, or evaluate"
-        )
+    evaluated = {row["step"] for row in read_metrics(files.metrics) if _has_evaluation(row)}
+    if latest[0] in evaluated or not settings.evaluation.at_end:
+        raise UserError(nothing_to_train(latest[0], settings.training.steps))
 
 
-def _latest_checkpoint(settings: RunSettings, files: RunFiles) -> tuple[int, Path] | None:
+def _to_resume(settings: RunSettings, checkpoints: CheckpointStore) -> tuple[int, Path] | None:
     """The (step, folder) to go on from, None for a new run."""
-    from verl_ext.checkpoint import CheckpointStore
+    return checkpoints.latest() if settings.run.resume == "auto" else None
 
-    return CheckpointStore(files.checkpoints, None).latest() if settings.run.resume == "auto" else None
+
+def _has_evaluation(row: Mapping[str, Any]) -> bool:
+    return any(name.startswith("evaluation/") for name in row)
 
 
 @contextmanager
@@ -158,7 +157,7 @@ def open_trainer(
     held_out = panel(held_out, settings.evaluation.tasks)
     console.print(f"{len(training)} training tasks {by_type(training)}, {len(held_out)} held-out tasks")
     checkpoints = CheckpointStore(files.checkpoints, settings.training.keep_checkpoints)
-    latest = _latest_checkpoint(settings, files)
+    latest = _to_resume(settings, checkpoints)
     resumed_step = latest[0] if latest else None
 
     with ExitStack() as stack:
@@ -215,7 +214,7 @@ def open_trainer(
         )
         if latest:
             with clock.phase("resume"):
-                trainer.resume(evaluated=any(name.startswith(_EVALUATION) for name in log.last))
+                trainer.resume(evaluated=_has_evaluation(log.last))
             console.print(f"Resumed after step {trainer.step}.")
         yield trainer
 
@@ -290,9 +289,7 @@ def _player(
     return play, pool.counters
 
 
-def _evaluate(
-    play: Callable[..., list[Any]], tasks: Sequence[Task], settings: RunSettings, step: int
-) -> dict[str, Any]:
+def _evaluate(play: Play, tasks: Sequence[Task], settings: RunSettings, step: int) -> dict[str, Any]:
     from agent_system.rollout.program import PanelEpisode
     from rsipo.record_keeping import success_metrics
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,19 @@ from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
 from verl_ext.verl_config import check_verl_config
 
+#: Override for ``play_as_in_training``: a panel has its own number of turns.
+TRAINING_TURNS = "panel.max_turns=null"
+
+
+def play_as_in_training(subject: Subject, split: str, seeds: Sequence[int]) -> None:
+    """Make the panel of ``subject`` the tasks of ``split``, a round per seed, at the temperature of training.
+
+    The number of turns is that of training where the subject was composed with ``TRAINING_TURNS``.
+    """
+    OmegaConf.update(subject.config, "panel.splits", {split: None}, merge=False, force_add=True)
+    subject.config.panel.seeds = list(seeds)
+    subject.config.panel.temperature = subject.config.training.temperature
+
 
 @contextmanager
 def with_data(subject: Subject, overrides: Sequence[str]) -> Iterator[Subject]:
@@ -25,10 +38,7 @@ def with_data(subject: Subject, overrides: Sequence[str]) -> Iterator[Subject]:
         yield subject
         return
     embedded, data = EMBEDDED_RUNS[str(subject.config.env.name)], Path(str(subject.config.env.data_root))
-    given = {text.split("=", 1)[0] for text in overrides}
-    if subject.checkpoint is None and "env.data_root" not in given:
-        embedded.make_data(data)
-    with embedded.service(data) if embedded.service_setting not in given else nullcontext([]) as where:
+    with embedded.ready(data, overrides, make=subject.checkpoint is None) as where:
         config = OmegaConf.merge(subject.config, OmegaConf.from_dotlist(where))
         assert isinstance(config, DictConfig)
         yield replace(subject, config=config)

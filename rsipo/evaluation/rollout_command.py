@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rsipo.evaluation.command import read_words
 from rsipo.evaluation.panel import make_panel
-from rsipo.evaluation.playing import check_playable, with_data
-from rsipo.evaluation.run import run_evaluation
+from rsipo.evaluation.playing import TRAINING_TURNS, check_playable, play_as_in_training, with_data
+from rsipo.evaluation.run import EvaluationFiles, run_evaluation
 from rsipo.problems import UserError
 from rsipo.run_console import RunConsole
 from rsipo.run_settings import RunSettings
@@ -50,18 +48,15 @@ def rollout_command(arguments: Sequence[str], options: RolloutOptions) -> int:
         UserError: everything that the user can put right.
     """
     hf = not options.checkpoint and options.script is None
-    subject, overrides = read_words(arguments, hf=hf, script=options.script, more=["panel.max_turns=null"])
-    panel_settings = subject.config.panel
-    OmegaConf.update(subject.config, "panel.splits", {options.split: None}, merge=False, force_add=True)
-    panel_settings.seeds = list(range(options.seed, options.seed + options.rollouts))
-    panel_settings.temperature = subject.config.training.temperature
+    subject, overrides = read_words(arguments, hf=hf, script=options.script, more=[TRAINING_TURNS])
+    play_as_in_training(subject, options.split, range(options.seed, options.seed + options.rollouts))
     with with_data(subject, overrides) as ready:
         settings = RunSettings.from_config(ready.config)
         check_playable(ready, settings)
         spec = make_spec(settings.env)
         panel = make_panel(spec, settings.panel, count=options.tasks)
         folder = options.out or Path(settings.run.work_dir) / "rollouts" / time.strftime("%Y%m%d-%H%M%S")
-        if (folder / "episodes.jsonl").exists():
+        if EvaluationFiles(folder).episodes.exists():
             raise UserError(f"{folder} holds episodes already: name another folder with --out")
         watch = (lambda console, record: None) if options.quiet else _show
         run_evaluation(ready, settings, spec, panel, folder, watch)

@@ -66,7 +66,7 @@ class SourceQuality:
     def as_record(self) -> dict[str, Any]:
         """Counts, and percentiles of the lengths."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        lengths = {name: _percentiles(getattr(self, name)) for name in _LENGTHS}
+        lengths = {name: percentiles(getattr(self, name)) for name in _LENGTHS}
         return {**counts, **lengths}
 
 
@@ -130,7 +130,8 @@ def _table(title: str, report: dict[str, Any]) -> Table:
     return table
 
 
-def _percentiles(values: list[int]) -> dict[str, int]:
+def percentiles(values: list[int]) -> dict[str, int]:
+    """``p1`` to ``p100`` (the largest) as values that occur; empty without values."""
     if not values:
         return {}
     found = np.percentile(values, PERCENTILES, method="nearest")

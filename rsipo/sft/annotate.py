@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from agent_system.files import file_sha256
 from rsipo.problems import UserError
+from rsipo.record_lines import read_json, read_records, write_records
 from rsipo.searchdata.files import write_json
 from rsipo.sft.annotations import Advance, OfflineAnnotator, Outcome, Question, annotation, ask, ask_endpoint, questions
 from rsipo.sft.endpoint import Endpoint
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import read_json, read_records, write_records
 from rsipo.sft.setup import Setup
 
 AnnotatorKind = Literal["external", "offline"]

@@ -17,13 +17,13 @@ from rsipo.prompts import (
     analysis_messages,
     fit_analysis_messages,
 )
+from rsipo.record_lines import read_records
 from rsipo.sft import offline
 from rsipo.sft.budget import Budget, BudgetSpent, Usage
 from rsipo.sft.cache import ResponseCache
 from rsipo.sft.client import ChatClient, Refused, usage_of
 from rsipo.sft.endpoint import Endpoint
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import read_records
 from rsipo.sft.setup import Setup
 from rsipo.sft.trajectories import as_episode
 from rsipo.skills import encodable, read_skill

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from agent_system.files import file_sha256
 from rsipo.problems import UserError
+from rsipo.record_lines import read_json, read_records, write_records
 from rsipo.searchdata.files import write_json
 from rsipo.sft.dataset import sft_record, validation_tasks, write_parquet
 from rsipo.sft.layout import MAX_LENGTH, SftFiles
 from rsipo.sft.manifest import FORMAT, annotation_metrics, split_metrics, trajectory_metrics, write_hashes
-from rsipo.sft.records import read_json, read_records, write_records
 
 #: What the paper fine-tunes with; the training script records what it really did.
 _PUBLISHED_SFT = {"epochs": 3, "learning_rate": 5e-6, "global_batch_size": 8}

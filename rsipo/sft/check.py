@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 
 from agent_system.files import file_sha256
 from rsipo.problems import UserError
+from rsipo.record_lines import read_json, read_records
 from rsipo.settings import SkillSettings
 from rsipo.sft.dataset import SCHEMAS
 from rsipo.sft.layout import HASHES, SftFiles
-from rsipo.sft.records import read_json, read_records
 from rsipo.skills import read_skill
 
 _READABLE = SkillSettings(min_words=1)

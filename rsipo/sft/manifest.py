@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from agent_system.files import file_sha256
 from rsipo.searchdata.files import write_json
+from rsipo.searchdata.quality import percentiles
 from rsipo.sft.layout import PUBLISHED, SftFiles
 
 FORMAT = 1
-_PERCENTILES = (1, 50, 90, 99, 100)
 
 Record = Mapping[str, Any]
 
@@ -38,7 +36,7 @@ def trajectory_metrics(trajectories: Iterable[Record]) -> dict[str, Any]:
         "success_rate": _share(sum(successes.values()), len(steps)),
         "success_rate_by_type": {name: _share(successes[name], episodes[name]) for name in sorted(episodes)},
         "trajectories_by_type": dict(sorted(episodes.items())),
-        "num_steps": _percentiles(steps),
+        "num_steps": percentiles(steps),
         "invalid_action_share": _share(invalid, turns),
         "inadmissible_action_share": _share(inadmissible, turns),
     }
@@ -55,7 +53,7 @@ def annotation_metrics(annotations: Sequence[Record]) -> dict[str, Any]:
         "by_annotator": dict(sorted(Counter(record["annotator"] for record in annotations).items())),
         "leaks_answer": sum(record["leaks_answer"] and record["parse_ok"] for record in annotations),
         "prompts_shortened": sum(record["prompt_shortened"] for record in annotations),
-        "prompt_tokens_of_policy": _percentiles([record["prompt_tokens"] for record in annotations]),
+        "prompt_tokens_of_policy": percentiles([record["prompt_tokens"] for record in annotations]),
         "annotator_prompt_tokens": sum(usage["prompt_tokens"] for usage in usages),
         "annotator_completion_tokens": sum(usage["completion_tokens"] for usage in usages),
     }
@@ -83,10 +81,3 @@ def write_hashes(files: SftFiles) -> dict[str, str]:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _percentiles(values: list[int]) -> dict[str, int]:
-    if not values:
-        return {}
-    found = np.percentile(values, _PERCENTILES, method="nearest")
-    return {f"p{point}": int(value) for point, value in zip(_PERCENTILES, found, strict=True)}

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from omegaconf import OmegaConf
-
 from agent_system.environments.base import EnvironmentSpec
-from rsipo.evaluation.playing import with_data
+from rsipo.evaluation.playing import TRAINING_TURNS, play_as_in_training, with_data
 from rsipo.evaluation.subject import Subject, find_subject
 from rsipo.run_settings import RunSettings
 from rsipo.sft.layout import MAX_LENGTH
@@ -53,13 +51,9 @@ def open_setup(
     """
     given = {text.split("=", 1)[0] for text in overrides}
     hardware = [] if model is None or "hardware" in given else [f"hardware={hardware_profile()}"]
-    # The panel of an evaluation has its own number of turns; here the training environment's holds.
-    asked = [*hardware, *overrides, "panel.max_turns=null"]
+    asked = [*hardware, *overrides, TRAINING_TURNS]
     subject = find_subject(environment, model, None, asked, hf=True, script=None)
-    OmegaConf.update(subject.config, "panel.splits", {SPLIT: None}, merge=False, force_add=True)
-    first = seed * rollouts
-    subject.config.panel.seeds = list(range(first, first + rollouts))
-    subject.config.panel.temperature = subject.config.training.temperature
+    play_as_in_training(subject, SPLIT, range(seed * rollouts, (seed + 1) * rollouts))
     with with_data(subject, asked) as ready:
         settings = RunSettings.from_config(ready.config)
         yield Setup(ready, settings, make_spec(settings.env))

@@ -8,9 +8,9 @@ from typing import Any
 
 from agent_system.environments.base import EnvironmentSpec, Task
 from rsipo.problems import UserError
+from rsipo.record_lines import read_records, write_records
 from rsipo.searchdata.files import write_json
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import read_records, write_records
 from rsipo.sft.strata import draw, equal_quotas, proportional_quotas
 from rsipo.tasks import by_type
 

@@ -201,6 +201,7 @@ def _train(job: Job, store: CheckpointStore, done: tuple[int, Path] | None, cons
             training=job.training.samples,
             validation=job.validation.samples,
             settings=job.setup.settings,
+            schedule=job.schedule,
             identity=job.identity,
             checkpoints=store,
             log=log,

@@ -61,6 +61,7 @@ class FineTuning:
     """One run of fine-tuning on workers that are started.
 
     Attributes:
+        schedule: of the training samples.
         identity: what a checkpoint is kept with and what must be the same to resume from it.
     """
 
@@ -68,6 +69,7 @@ class FineTuning:
     training: Sequence[Sample]
     validation: Sequence[Sample]
     settings: TrainingSettings
+    schedule: Schedule
     identity: dict[str, Any]
     checkpoints: CheckpointStore
     log: MetricsLog
@@ -104,12 +106,6 @@ class FineTuning:
                     self._end_of_epoch(step, step // schedule.steps_per_epoch)
                 if self.stop.reason is not None and step < schedule.steps:
                     raise Stopped(self.stop.reason, step, self._save(step))
-
-    @property
-    def schedule(self) -> Schedule:
-        """Of the training samples under the settings."""
-        settings = self.settings
-        return Schedule(len(self.training), settings.batch_size, settings.epochs, settings.seed)
 
     def _step(self, step: int, batch: Sequence[Sample]) -> dict[str, float]:
         started = time.monotonic()

@@ -15,8 +15,8 @@ from rsipo.evaluation.panel import Panel
 from rsipo.evaluation.playing import check_playable
 from rsipo.evaluation.run import EvaluationFiles, run_evaluation
 from rsipo.problems import UserError
+from rsipo.record_lines import write_records
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import write_records
 from rsipo.sft.setup import Setup
 from rsipo.sft.tasks import SPLIT, sampled_tasks
 

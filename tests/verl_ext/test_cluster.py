@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,7 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["world1", "world2"])
-def cluster(request: pytest.FixtureRequest, verl_overrides: list[str]) -> Iterator[Any]:
-    import ray
-
+def cluster(request: pytest.FixtureRequest, verl_overrides: list[str], small_ray: Callable) -> Iterator[Any]:
     from verl_ext.cluster import PolicyCluster, load_verl_config
     from verl_ext.losses import AuxiliaryLoss, TokenTerm
 
@@ -43,16 +40,7 @@ def cluster(request: pytest.FixtureRequest, verl_overrides: list[str]) -> Iterat
             "actor_rollout_ref.rollout.response_length=16",
         ]
     )
-    with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            num_cpus=8,
-            num_gpus=request.param,
-            include_dashboard=False,
-            object_store_memory=200 * 1024**2,
-            _temp_dir=folder,
-            logging_level="error",
-            log_to_driver=False,
-        )
+    with small_ray(request.param):
         cluster = PolicyCluster(
             config,
             token_terms=[TokenTerm("opsd", opsd, 0.1, ("teacher_log_probs", "trust"))],
@@ -64,7 +52,6 @@ def cluster(request: pytest.FixtureRequest, verl_overrides: list[str]) -> Iterat
             yield cluster
         finally:
             cluster.shutdown()
-            ray.shutdown()
 
 
 def _generate(cluster: Any, prompts: list[np.ndarray]) -> list[Any]:

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,11 +36,13 @@ def odd_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def two_ranks(
-    odd_model: Path, verl_overrides: list[str], make_samples: Callable, tmp_path_factory: pytest.TempPathFactory
+    odd_model: Path,
+    verl_overrides: list[str],
+    make_samples: Callable,
+    small_ray: Callable,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Saved:
     """A checkpoint that ``PolicyCluster`` wrote at world size 2 after an update, and the weights it had then."""
-    import ray
-
     from verl_ext.cluster import PolicyCluster, load_verl_config
 
     config = load_verl_config(
@@ -60,16 +61,7 @@ def two_ranks(
         ]
     )
     actor = tmp_path_factory.mktemp("two_ranks") / "actor"
-    with tempfile.TemporaryDirectory(prefix="rx", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            num_cpus=8,
-            num_gpus=2,
-            include_dashboard=False,
-            object_store_memory=200 * 1024**2,
-            _temp_dir=folder,
-            logging_level="error",
-            log_to_driver=False,
-        )
+    with small_ray(2):
         cluster = PolicyCluster(config)
         try:
             cluster.start()
@@ -78,7 +70,6 @@ def two_ranks(
             weights = cluster.export_state()
         finally:
             cluster.shutdown()
-            ray.shutdown()
     return actor, weights
 
 

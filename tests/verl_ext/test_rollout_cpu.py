@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,26 +100,16 @@ def overrides(model: Path, world: int, free_cache_engine: bool) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=[(1, False), (2, True)], ids=["world1", "world2"])
-def cluster(request: pytest.FixtureRequest, tied_model: Path) -> Iterator[PolicyCluster]:
+def cluster(request: pytest.FixtureRequest, tied_model: Path, small_ray: Callable) -> Iterator[PolicyCluster]:
     """Servers that stay awake beside one rank; servers that sleep during training beside two ranks."""
     world, free_cache_engine = request.param
-    folder = tempfile.mkdtemp(prefix="rs_", dir="/tmp")
-    ray.init(
-        num_cpus=8,
-        num_gpus=world,
-        include_dashboard=False,
-        object_store_memory=200 * 1024**2,
-        _temp_dir=folder,
-        logging_level="error",
-    )
-    policy = PolicyCluster(load_verl_config(overrides(tied_model, world, free_cache_engine)))
-    try:
-        policy.start()
-        yield policy
-    finally:
-        policy.shutdown()
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    with small_ray(world):
+        policy = PolicyCluster(load_verl_config(overrides(tied_model, world, free_cache_engine)))
+        try:
+            policy.start()
+            yield policy
+        finally:
+            policy.shutdown()
 
 
 def servers(cluster: PolicyCluster) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,21 +33,9 @@ def samples(make_samples: Callable) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def ray_for_two() -> Iterator[None]:
-    import ray
-
-    with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            num_cpus=8,
-            num_gpus=2,
-            include_dashboard=False,
-            object_store_memory=200 * 1024**2,
-            _temp_dir=folder,
-            logging_level="error",
-            log_to_driver=False,
-        )
+def ray_for_two(small_ray: Callable) -> Iterator[None]:
+    with small_ray(2):
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module", params=[(1, []), (2, []), (1, ONE_ROW_PER_MICRO_BATCH)], ids=["1", "2", "1-one-row"])

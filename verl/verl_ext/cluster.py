@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +11,8 @@ import numpy as np
 import psutil
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from ray.actor import ActorHandle
-from ray.util.placement_group import remove_placement_group
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.utils.config import omega_conf_to_dataclass
@@ -32,19 +30,14 @@ from verl_ext.run_folder import (
     unused_buckets,
 )
 from verl_ext.task_router import task_router
-from verl_ext.verl_config import check_verl_config, load_verl_config
+from verl_ext.verl_config import check_verl_config, load_verl_config, resolved
 from verl_ext.vllm_servers import check_bucket, local_processes, server_actors, stop_engines, use_receiver
+from verl_ext.worker_group import ANSWER_S, RAY_KILLS_S, ClusterError, check_rank_files, gpu_pool, release
 from verl_ext.workers import AgentActorRolloutRefWorker, UpdateReport
 
 __all__ = ["ClusterError", "ClusterTimeout", "PolicyCluster", "UpdateReport", "WeightSyncError", "load_verl_config"]
 
 T = TypeVar("T")
-_ANSWER_S = 30.0
-_RAY_KILLS_S = 3.0  # Ray reports a process that ends before Ray has ended it as a crash
-
-
-class ClusterError(RuntimeError):
-    """The cluster cannot do what was asked."""
 
 
 class ClusterTimeout(ClusterError, TimeoutError):
@@ -83,8 +76,7 @@ class PolicyCluster:
         sync_deadline_s: float = 600.0,
         routing_slack: int | None = None,
     ) -> None:
-        self.config = copy.deepcopy(config)
-        OmegaConf.resolve(self.config)
+        self.config = resolved(config)
         actor = self.config.actor_rollout_ref.actor
         if actor.kl_loss_coef == 0:
             actor.use_kl_loss = False
@@ -135,7 +127,7 @@ class PolicyCluster:
 
     def _start(self) -> None:
         trainer = self.config.trainer
-        self._pool = RayResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=True, max_colocate_count=1)
+        self._pool = gpu_pool(trainer)
         worker = RayClassWithInitArgs(
             cls=ray.remote(AgentActorRolloutRefWorker),
             config=self.config.actor_rollout_ref,
@@ -157,7 +149,7 @@ class PolicyCluster:
             actor_wg=self._workers,
             replicas=self._servers.get_replicas(),
         )
-        self._processes = local_processes([*self._server_actors(), *self._workers.workers], _ANSWER_S)
+        self._processes = local_processes([*self._server_actors(), *self._workers.workers], ANSWER_S)
         note_shared_memory(process_trees(self._processes))
         self.sleep()
         self.sync_weights(0)
@@ -179,10 +171,8 @@ class PolicyCluster:
             stop_engines(servers)
             for actor in [*servers, *balancers]:
                 ray.kill(actor)
-            if self._pool is not None and self._pool.pgs is not None:
-                for group in self._pool.pgs:
-                    remove_placement_group(group)
-        end_processes(processes, _RAY_KILLS_S)
+            release(self._pool)
+        end_processes(processes, RAY_KILLS_S)
         remove_shared_memory(memory | unused_buckets())
         self._processes = []
         self._pool = self._workers = self._servers = None
@@ -234,7 +224,7 @@ class PolicyCluster:
         self._started()
         calls: list[Any] = [server.abort_all_requests.remote() for server in self._server_actors()]
         if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=_ANSWER_S)
+            ray.wait(calls, num_returns=len(calls), timeout=ANSWER_S)
 
     def sync_weights(self, version: int, timeout_s: float | None = None) -> None:
         """Give the servers the current weights, labelled ``version``, and drop what they cached under the old ones.
@@ -371,11 +361,7 @@ class PolicyCluster:
             ClusterError: a rank's file is missing.
         """
         workers = self._started()
-        world = workers.world_size
-        for rank in range(world):
-            path = Path(directory) / f"model_world_size_{world}_rank_{rank}.pt"
-            if not path.is_file():
-                raise ClusterError(f"{path} is missing: the checkpoint is incomplete or was made at another world size")
+        check_rank_files(Path(directory), workers.world_size)
         self.sleep()
         workers.load_checkpoint(str(directory))
 

@@ -14,7 +14,6 @@ import psutil
 import ray
 import torch
 from omegaconf import DictConfig
-from ray.util.placement_group import PlacementGroup, remove_placement_group
 from tensordict import TensorDict
 from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
@@ -25,14 +24,12 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.padding import no_padding_2_padding
 
 from verl_ext.batch import Sample, check_samples, plan_mini_batches, rows_per_rank
-from verl_ext.cluster import ClusterError
 from verl_ext.platform_cpu import assert_platform
 from verl_ext.run_folder import end_processes, process_trees
+from verl_ext.verl_config import resolved
 from verl_ext.vllm_servers import local_processes
+from verl_ext.worker_group import ANSWER_S, RAY_KILLS_S, ClusterError, check_rank_files, gpu_pool, release
 from verl_ext.workers import AgentTrainingWorker, actor_worker_config
-
-_ANSWER_S = 30.0
-_RAY_KILLS_S = 3.0  # as in PolicyCluster
 
 
 def response_loss(
@@ -115,7 +112,7 @@ class SupervisedCluster:
         self._budget = (
             actor.ppo_max_token_len_per_gpu * actor.ulysses_sequence_parallel_size if actor.use_dynamic_bsz else None
         )
-        self._config = config
+        self._config = resolved(config)
         self._pool: RayResourcePool | None = None
         # A worker group gets the worker's methods at run time, hence Any.
         self._workers: Any = None
@@ -136,12 +133,12 @@ class SupervisedCluster:
             raise ClusterError(
                 f"trainer.n_gpus_per_node * trainer.nnodes = {needed} but Ray has {present} GPUs: lower them, or use hardware="
             )
-        self._pool = RayResourcePool([trainer.n_gpus_per_node] * trainer.nnodes, use_gpu=True, max_colocate_count=1)
+        self._pool = gpu_pool(trainer)
         worker = RayClassWithInitArgs(
             cls=ray.remote(SupervisedWorker), config=actor_worker_config(self._config), device=trainer.device
         )
         self._workers = RayWorkerGroup(self._pool, worker, device_name=trainer.device)
-        self._processes = local_processes(list(self._workers.workers), _ANSWER_S)
+        self._processes = local_processes(list(self._workers.workers), ANSWER_S)
         self._dp_ranks = self._workers.init_model()
 
     def shutdown(self) -> None:
@@ -150,10 +147,8 @@ class SupervisedCluster:
         if self._workers is not None and ray.is_initialized():
             for worker in self._workers.workers:
                 ray.kill(worker)
-            placement_groups: list[PlacementGroup] = (self._pool.pgs if self._pool is not None else None) or []
-            for group in placement_groups:
-                remove_placement_group(group)
-        end_processes(processes, _RAY_KILLS_S)
+            release(self._pool)
+        end_processes(processes, RAY_KILLS_S)
         self._processes, self._workers, self._pool = [], None, None
 
     def train_step(self, samples: Sequence[Sample]) -> StepReport:
@@ -179,11 +174,7 @@ class SupervisedCluster:
             ClusterError: a rank's file is missing.
         """
         workers = self._started()
-        world = workers.world_size
-        for rank in range(world):
-            path = directory / f"model_world_size_{world}_rank_{rank}.pt"
-            if not path.is_file():
-                raise ClusterError(f"{path} is missing: the checkpoint was made at another world size than {world}")
+        check_rank_files(directory, workers.world_size)
         workers.load_checkpoint(str(directory))
 
     def _shares(self, samples: Sequence[Sample]) -> list[list[Sample]]:

@@ -30,6 +30,11 @@ class TrainingFault(Exception):
     """Training cannot go on (nothing to train on, nothing left to do). The message says why and what to do."""
 
 
+def nothing_to_train(step: int, last: int) -> str:
+    """What to tell of a run whose ``last`` step is done."""
+    return f"nothing to train: step {step} of {last} is already done; raise training.steps to go on, or evaluate"
+
+
 @dataclass(frozen=True, slots=True)
 class PPOSettings:
     """What the loop itself needs to know. ``mini_batch_size`` counts samples (turns) over all ranks."""
@@ -114,9 +119,7 @@ class AgentPPOTrainer(ABC):
         """
         last = self.settings.total_steps
         if self.step >= last and not self._evaluation_owed:
-            raise TrainingFault(
-                f"nothing to train: step {self.step} of {last} is already done; raise training.steps to go on, or evaluate"
-            )
+            raise TrainingFault(nothing_to_train(self.step, last))
         try:
             with self.stop.deferred():
                 self._steps()

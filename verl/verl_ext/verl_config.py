@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 
 def verl_config_folder() -> Path:
@@ -30,6 +31,13 @@ def load_verl_config(overrides: Sequence[str] = ()) -> DictConfig:
     """
     with initialize_config_dir(str(verl_config_folder()), version_base=None):
         return compose("ppo_trainer", overrides=list(overrides))
+
+
+def resolved(config: DictConfig) -> DictConfig:
+    """A copy in which every interpolation has its value."""
+    config = copy.deepcopy(config)
+    OmegaConf.resolve(config)
+    return config
 
 
 def check_verl_config(config: DictConfig) -> None:

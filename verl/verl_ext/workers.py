@@ -5,7 +5,6 @@ The same classes run on GPUs and on the CPU platform; only the process group is 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
@@ -35,9 +34,7 @@ from verl_ext.vllm_transfer import all_or_none, answer_within, weight_socket
 
 
 def actor_worker_config(config: DictConfig) -> TrainingWorkerConfig:
-    """What a worker that trains the actor of veRL's ``ppo_trainer`` configuration, and nothing else, is built from."""
-    config = copy.deepcopy(config)
-    OmegaConf.resolve(config)
+    """What a worker that trains the actor of a resolved ``ppo_trainer`` configuration, and nothing else, is built from."""
     model_config = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     engine = actor.engine

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-import ray
 
 from agent_system.environments.alfworld.spec import AlfworldSpec
 from agent_system.environments.base import BadTask, EnvironmentFault, StepResult, Task
@@ -27,28 +25,17 @@ AnyPool = EnvPool | LocalEnvPool
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster(small_ray: Callable) -> Iterator[None]:
     environment = {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
     }
-    patch = pytest.MonkeyPatch()
-    for name, value in environment.items():
-        patch.setenv(name, value)
-    folder = tempfile.mkdtemp(prefix="rsipo-env-", dir="/tmp")  # a short path: Ray's sockets live in it
-    ray.init(
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=200 * 1024**2,
-        _temp_dir=folder,
-        logging_level="error",
-        log_to_driver=False,
-    )
-    yield
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with small_ray():
+            yield
 
 
 @pytest.fixture(scope="module")

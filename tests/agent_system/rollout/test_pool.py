@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,20 +59,9 @@ class Break:
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    import ray
-
-    with tempfile.TemporaryDirectory(prefix="rp", dir="/tmp") as folder:
-        ray.init(
-            num_cpus=8,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=200 * 1024**2,
-            _temp_dir=folder,
-            logging_level="error",
-        )
+def cluster(small_ray):
+    with small_ray():
         yield
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ pytest.importorskip("torch", reason="needs the extra `cpu`")
 from agent_system.environments.alfworld.generator import generate_games
 from rsipo.embedded.demonstrations import play
 from rsipo.evaluation.episodes import Key, episode_record
+from rsipo.record_lines import write_records
 from rsipo.searchdata.files import write_json
 from rsipo.sft.endpoint import Endpoint
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import write_records
 from rsipo.sft.setup import Setup, open_setup
 from rsipo.sft.tasks import choose_tasks, training_tasks, write_tasks
 from rsipo.sft.trajectories import trajectory_record

@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rsipo.cli import app
+from rsipo.record_lines import read_records, write_records
 from rsipo.sft.annotate import annotate
 from rsipo.sft.build import build
 from rsipo.sft.check import check
 from rsipo.sft.layout import SftFiles
-from rsipo.sft.records import read_records, write_records
 from rsipo.sft.setup import Setup
 
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rsipo.problems import UserError
+from rsipo.record_lines import read_records
 from rsipo.sft.layout import PUBLISHED, SftFiles
-from rsipo.sft.records import read_records
 from rsipo.sft.stages import collect_stage
 
 pytestmark = pytest.mark.ray

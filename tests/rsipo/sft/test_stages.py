@@ -19,13 +19,13 @@ from rsipo.embedded.search_warm_start import LocalWorld
 from rsipo.evaluation.episodes import Key, episode_record
 from rsipo.problems import UserError
 from rsipo.prompts import analysis_messages
+from rsipo.record_lines import read_records, write_records
 from rsipo.searchdata.files import write_json
 from rsipo.settings import SkillSettings
 from rsipo.sft.annotate import annotate
 from rsipo.sft.build import build
 from rsipo.sft.endpoint import Endpoint
 from rsipo.sft.layout import PUBLISHED, SftFiles
-from rsipo.sft.records import read_records, write_records
 from rsipo.sft.setup import Setup, open_setup
 from rsipo.sft.tasks import choose_tasks, write_tasks
 from rsipo.sft.trajectories import as_episode, trajectory_record
