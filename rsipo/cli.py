@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 from dotenv import load_dotenv
@@ -111,7 +111,12 @@ def rollout(
     tasks: Annotated[int, typer.Option(min=1, help="How many, spread over the task types.")] = 6,
     rollouts: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode of each task.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Write the episodes, show only the summary.")] = False,
+    view: Annotated[
+        Literal["live", "episodes", "none"],
+        typer.Option(
+            help="Each turn as it ends, one episode after the other; or all at once, each episode as it ends."
+        ),
+    ] = "live",
     out: Annotated[
         Optional[Path], typer.Option(parser=folder, metavar="DIR", help="Default: $RSIPO_WORK/rollouts/<time>.")
     ] = None,
@@ -119,7 +124,7 @@ def rollout(
     """Play a few episodes and show them turn by turn; nothing is trained. Transcripts: episodes.jsonl."""
     from rsipo.evaluation.rollout_command import RolloutOptions, rollout_command
 
-    options = RolloutOptions(checkpoint, policy, split, tasks, rollouts, seed, quiet, out)
+    options = RolloutOptions(checkpoint, policy, split, tasks, rollouts, seed, view, out)
     raise typer.Exit(rollout_command([*(arguments or []), *context.args], options))
 
 

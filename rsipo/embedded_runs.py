@@ -40,16 +40,19 @@ class EmbeddedRun:
     service_setting: str = ""
 
     @contextmanager
-    def ready(self, data: Path, overrides: Sequence[str], *, make: bool = True) -> Iterator[list[str]]:
+    def ready(
+        self, data: Path, overrides: Sequence[str], *, make: bool = True, serve: bool = True
+    ) -> Iterator[list[str]]:
         """The data in the folder ``data`` and their service for the block; gives the overrides that say where it is.
 
         What ``overrides`` (KEY=VALUE) name is the user's own: data elsewhere are not made, nor is a second service started.
-        ``make`` False: the data are there.
+        ``make`` False: the data are there. ``serve`` False: nothing will be played, so no service is needed.
         """
         given = {text.split("=", 1)[0] for text in overrides}
         if make and "env.data_root" not in given:
             self.make_data(data)
-        with self.service(data) if self.service_setting not in given else nullcontext([]) as where:
+        wanted = serve and self.service_setting not in given
+        with self.service(data) if wanted else nullcontext([]) as where:
             yield where
 
 

@@ -97,7 +97,8 @@ def _train_embedded(request: Request, embedded: EmbeddedRun, *, dry_run: bool) -
     if dry_run:
         made_later = not any(text.startswith("env.data_root=") for text in request.overrides)
         return _train(overrides, None, dry_run=True, made_later=made_later)
-    with embedded.ready(Path(settings.env.data_root), request.overrides) as where:
+    serve = settings.debug.load_rollouts is None
+    with embedded.ready(Path(settings.env.data_root), request.overrides, serve=serve) as where:
         return _train([*overrides, *where], None, dry_run=False)
 
 

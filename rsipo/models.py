@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_system.files import file_sha256
 from rsipo.configuration import nearest
 from rsipo.problems import UserError
 from rsipo.weight_shapes import read_header, shape_problem
@@ -95,6 +98,28 @@ def read_model(path: Path) -> ModelFacts:
     if problem:
         raise UserError(f"model {path}: {problem}; they are of different models: download the folder again")
     return facts
+
+
+def policy_files(path: Path, *, weights: bool = True) -> tuple[Path, ...]:
+    """Every file of a model folder that decides what the policy answers; without ``weights`` all but those."""
+    patterns = ["config.json", "generation_config.json", "tokenizer*", "vocab.json", "merges.txt", "*.jinja"]
+    patterns += ["*.safetensors", "pytorch_model*.bin"] if weights else []
+    return tuple(sorted({file for pattern in patterns for file in path.glob(pattern)}))
+
+
+def policy_sha256(paths: Sequence[Path], progress: Callable[[int, int], None] = lambda done, total: None) -> str:
+    """A hash of a policy's files: sha256 over (name, sha256) of each, sorted. ``progress`` gets bytes (read, in all)."""
+    total, done = sum(path.stat().st_size for path in paths), 0
+    lines = []
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    for path in paths:
+        lines.append(f"{path.name}\t{file_sha256(path, advance)}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _read_shapes(path: Path) -> dict[str, list[int]]:

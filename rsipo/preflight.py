@@ -145,7 +145,7 @@ def load_tasks(settings: RunSettings) -> tuple[list[Task], list[Task], list[str]
 def retriever_problems(settings: RunSettings) -> list[str]:
     """Replicas of the retriever that do not answer a search."""
     env = settings.env
-    if not isinstance(env, SearchSection):
+    if not isinstance(env, SearchSection) or settings.debug.load_rollouts is not None:
         return []
     from agent_system.retrieval.client import RetrieverClient
     from agent_system.retrieval.types import RetrievalError
@@ -180,14 +180,25 @@ def _model(settings: RunSettings, name: str) -> tuple[ModelFacts | None, str | N
 
 
 def _saved_rollout_problems(settings: RunSettings) -> list[str]:
-    """Training on saved rollouts: is there the first step's file, and nothing to be played?"""
+    """Training on saved rollouts: are there the files of all steps, and nothing to be played or saved?"""
     folder, evaluation = settings.debug.load_rollouts, settings.evaluation
     if folder is None:
         return []
+    from rsipo.saved_rollouts import step_path
+
     problems = []
     if not any(Path(folder).glob("step-*.jsonl.gz")):
         problems.append(
             f"debug.load_rollouts={folder} holds no step-*.jsonl.gz: a run with debug.save_rollouts=true writes them"
+        )
+    elif missing := [step for step in _steps_to_train(settings) if not step_path(Path(folder), step).is_file()]:
+        problems.append(
+            f"debug.load_rollouts={folder}: {step_path(Path(folder), missing[0]).name} is missing ({len(missing)} of the steps "
+            "to train): lower training.steps, or save more"
+        )
+    if settings.debug.save_rollouts:
+        problems.append(
+            "debug.save_rollouts=true: nothing is played that could be saved; leave it or load_rollouts out"
         )
     if evaluation.at_start or evaluation.at_end or evaluation.every:
         problems.append(
@@ -195,6 +206,14 @@ def _saved_rollout_problems(settings: RunSettings) -> list[str]:
             "evaluation.at_end=false evaluation.every=0"
         )
     return problems
+
+
+def _steps_to_train(settings: RunSettings) -> range:
+    from verl_ext.checkpoint import CheckpointStore
+
+    store = CheckpointStore(RunFiles(Path(settings.run.directory)).checkpoints, None)
+    latest = store.latest() if settings.run.resume == "auto" else None
+    return range(latest[0] + 1 if latest else 1, settings.training.steps + 1)
 
 
 def _run_folder_problems(settings: RunSettings) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -140,6 +140,12 @@ class EnvSection(_Section):
     ``name``, ``data_root``, ``train_split`` and ``task_types`` are for the training run, the rest for the specification.
     """
 
+    #: What says where something lies or what training does, not how an episode goes.
+    _NO_MATTER: ClassVar[frozenset[str]] = frozenset({
+        "name", "data_root", "train_data", "test_data", "train_split", "task_types", "cache_dir", "trusted_manifest",
+        "retriever_urls", "retrieval_timeout", "success_reward", "invalid_action_penalty",
+    })  # fmt: skip
+
     name: str
     data_root: str
     train_split: str
@@ -150,6 +156,11 @@ class EnvSection(_Section):
     invalid_action_penalty: float = Field(ge=0)
     inadmissible_is_invalid: bool
     prompt_profile: Literal["full", "compact"]
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The settings that decide how an episode goes."""
+        return {name: value for name, value in self.model_dump().items() if name not in self._NO_MATTER}
 
 
 class AlfworldSection(EnvSection):

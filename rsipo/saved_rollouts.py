@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 
 from agent_system.environments.base import Observation, PromptContext, Task
-from agent_system.files import file_sha256
 from agent_system.rollout.types import Episode, Generation, Turn
 from rsipo.execution_check import SkillProgram, SkillWriting, TaskRecord
+from rsipo.models import policy_files, policy_sha256
 from rsipo.problems import UserError
 from rsipo.record_lines import write_records
+from rsipo.run_settings import RunSettings
 from rsipo.split import Split
 
 Play = Callable[[Any, Sequence[Task], int], list[Any]]
 
-FORMAT = 1
+FORMAT = 2
 _CLASSES = {
     kind.__name__: kind
     for kind in (TaskRecord, Task, Split, Episode, Turn, Generation, PromptContext, Observation, SkillWriting)
@@ -73,17 +74,35 @@ def decode(value: Any) -> Any:
     return _CLASSES[kind](**{name: decode(item) for name, item in rest.items()})
 
 
+def step_path(folder: Path, step: int) -> Path:
+    """The file of a step's rollouts."""
+    return folder / f"step-{step:06d}.jsonl.gz"
+
+
+def rollout_identity(settings: RunSettings, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """What decides how a run's policy plays: its files' hash and the settings of prompts and environment, as JSON.
+
+    ``progress`` as of ``policy_sha256``.
+    """
+    return {
+        "policy": policy_sha256(policy_files(Path(settings.policy.path)), progress),
+        "policy.chat_template_kwargs": settings.policy.chat_template_kwargs,
+        **{f"prompt.{name}": value for name, value in settings.prompt.model_dump().items()},
+        **{f"env.{name}": value for name, value in settings.env.protocol.items()},
+    }
+
+
 @dataclass(frozen=True)
 class RolloutArchive:
     """The files of one run's rollouts.
 
     Attributes:
         folder: holds ``step-000001.jsonl.gz`` and so on.
-        tokenizer: the policy's ``tokenizer.json``; token ids mean nothing under another one.
+        identity: what decides a run's rollouts besides the program (``rollout_identity``); must be the same where they are read.
     """
 
     folder: Path
-    tokenizer: Path
+    identity: Mapping[str, Any]
 
     def saving(self, play: Play) -> Play:
         """``play``, whose task records are also written."""
@@ -104,16 +123,13 @@ class RolloutArchive:
         """
         return self.read(step, program, tasks)
 
-    def path(self, step: int) -> Path:
-        return self.folder / f"step-{step:06d}.jsonl.gz"
-
     def write(self, step: int, program: SkillProgram, records: Sequence[TaskRecord]) -> None:
         """Write a step's file, whole or not at all."""
-        write_records(self.path(step), (self._head(step, program), *map(encode, records)))
+        write_records(step_path(self.folder, step), (self._head(step, program), *map(encode, records)))
 
     def read(self, step: int, program: SkillProgram, tasks: Sequence[Task]) -> list[TaskRecord]:
         """See ``play``."""
-        path = self.path(step)
+        path = step_path(self.folder, step)
         try:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 head, *lines = (json.loads(line) for line in file)
@@ -141,10 +157,11 @@ class RolloutArchive:
         return {
             "format": FORMAT,
             "step": step,
-            "tokenizer": file_sha256(self.tokenizer),
+            **self.identity,
             "rollouts": program.num_rollouts,
             "replays": program.num_replays,
             "temperature": program.temperature,
             "skills": program.write_skills,
             "check": program.check,
+            **{f"skill.{name}": value for name, value in program.skill.model_dump().items()},
         }

@@ -30,7 +30,7 @@ from rsipo.tasks import TaskSampler, by_type, panel
 
 if TYPE_CHECKING:
     from agent_system.rollout.pool import Heartbeat
-    from rsipo.saved_rollouts import Play
+    from rsipo.saved_rollouts import Play, RolloutArchive
     from rsipo.trainer import RSIPOTrainer
     from verl_ext.checkpoint import CheckpointStore
     from verl_ext.cluster import PolicyCluster
@@ -251,13 +251,10 @@ def _player(
 
     In their place, where the settings say so, the saved rollouts of another run.
     """
-    from rsipo.saved_rollouts import RolloutArchive
-
     debug, workers = settings.debug, settings.workers
-    tokenizer = Path(settings.policy.path) / "tokenizer.json"
     if debug.load_rollouts is not None:
         counters: Counter[str] = Counter()
-        return RolloutArchive(Path(debug.load_rollouts), tokenizer).play, counters
+        return _archive(Path(debug.load_rollouts), settings, console).play, counters
     pool = open_pool(settings, spec, cluster.client(), run_seed=settings.run.seed)
     stack.callback(pool.close)
 
@@ -285,8 +282,15 @@ def _player(
         return ordered
 
     if debug.save_rollouts:
-        return RolloutArchive(files.rollouts, tokenizer).saving(play), pool.counters
+        return _archive(files.rollouts, settings, console).saving(play), pool.counters
     return play, pool.counters
+
+
+def _archive(folder: Path, settings: RunSettings, console: RunConsole) -> RolloutArchive:
+    from rsipo.saved_rollouts import RolloutArchive, rollout_identity
+
+    identity = rollout_identity(settings, lambda done, total: console.bar("hashing the policy", done, total))
+    return RolloutArchive(folder, identity)
 
 
 def _evaluate(play: Play, tasks: Sequence[Task], settings: RunSettings, step: int) -> dict[str, Any]:

@@ -24,6 +24,6 @@ if [[ $lane == vllm ]]; then
 fi
 ruff check .
 mypy
-# All of them in two processes: one has what starts Ray, the other the rest (tests/conftest.py). A selection in one.
+# All of them in two processes, by files (tests/conftest.py). A selection in one.
 if (($#)); then exec python -m pytest "$@"; fi
-exec python -m pytest -n 2 --no-loadscope-reorder --durations=25
+exec python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,20 +47,8 @@ def _small_ray(num_gpus: int = 0) -> Iterator[None]:
             ray.shutdown()
 
 
-# How tests are spread over several processes (-n 2): one process has all files that start a Ray cluster, so that two clusters
-# never share the cores, and has them first, as they take longest. The others go by files, whose tests share fixtures.
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling
-
-    class OneProcessForRay(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::", 1)[0]
-            return "ray" if _starts_ray(config.rootpath / file) else file
-
-    return OneProcessForRay(config, log)
+# Two processes share the tests by files (--dist loadfile), because those share fixtures.
+# What starts Ray comes first, as it takes longest.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -53,8 +53,11 @@ async def run_episode(
     request_id: str,
     deadlines: Deadlines,
     skill: str | None = None,
+    on_turn: Callable[[Turn], Awaitable[None]] | None = None,
 ) -> Episode:
     """Play one episode; with a ``skill`` the teacher plays it (the skill stands in every prompt).
+
+    ``on_turn`` is awaited with every turn when it is over, outside the turn's deadline.
 
     Turn ``t`` (from 1) samples with the seed derived from ``(*seed_parts, t)``. What the infrastructure does to an
     episode is a value: ``status`` is ``failed`` when the environment or the server is lost for good, ``timeout``
@@ -62,7 +65,7 @@ async def run_episode(
     fit ends there, unsuccessful, with the reason in ``error``. Anything else (a programming error) propagates.
     """
     episode = Episode(task_id=task.task_id, index=index, status="ok", success=False, turns=[], fingerprint="")
-    player = _Player(session, policy, spec, sampling, tuple(seed_parts), request_id, deadlines.turn_s, skill)
+    player = _Player(session, policy, spec, sampling, tuple(seed_parts), request_id, deadlines.turn_s, skill, on_turn)
     started = time.perf_counter()
     try:
         await asyncio.wait_for(player.play(episode, task), deadlines.episode_s)
@@ -95,6 +98,7 @@ class _Player:
     request_id: str
     turn_s: float
     skill: str | None
+    on_turn: Callable[[Turn], Awaitable[None]] | None
 
     async def play(self, episode: Episode, task: Task) -> None:
         start = await self.session.reset(task)
@@ -107,6 +111,8 @@ class _Player:
                 raise _TurnDeadline(f"turn {context.step} not over within {self.turn_s:g} s") from error
             episode.turns.append(turn)
             episode.final_observation = result.observation.text
+            if self.on_turn is not None:
+                await self.on_turn(turn)
             if result.done:
                 episode.success = result.success
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,7 @@ from agent_system.rollout.episode import Deadlines, EnvSession, run_episode
 from agent_system.rollout.policy import Policy
 from agent_system.rollout.prompting import Messages, Prompter
 from agent_system.rollout.seeds import derive_seed
-from agent_system.rollout.types import Episode, Generation, Sampling
+from agent_system.rollout.types import Episode, Generation, Sampling, Turn
 
 T = TypeVar("T")
 
@@ -66,13 +66,22 @@ class TaskContext:
         """A 31-bit seed for something about this task, reproducible on resume."""
         return derive_seed(self.settings.run_seed, self.step, self.task.task_id, *parts)
 
-    async def episode(self, index: int, *, kind: str, temperature: float, skill: str | None = None) -> Episode:
+    async def episode(
+        self,
+        index: int,
+        *,
+        kind: str,
+        temperature: float,
+        skill: str | None = None,
+        on_turn: Callable[[Turn], Awaitable[None]] | None = None,
+    ) -> Episode:
         """Play one episode from the task's initial state; with a ``skill`` the teacher plays it.
 
         Args:
             index: its number among the episodes of this ``kind``, part of its seeds.
             kind: what it is for, e.g. ``student`` or ``replay``, part of its seeds.
             temperature: of every response; 0 is greedy.
+            on_turn: as of ``run_episode``.
 
         An environment slot is held only while the episode runs. Never call this while holding another slot.
         """
@@ -90,6 +99,7 @@ class TaskContext:
                     request_id=name,
                     deadlines=self.settings.deadlines,
                     skill=skill,
+                    on_turn=on_turn,
                 )
         except EnvironmentFault as fault:
             episode = Episode(self.task.task_id, index, "failed", False, [], "", error=f"no environment slot: {fault}")

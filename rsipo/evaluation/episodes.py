@@ -57,12 +57,13 @@ def episode_record(key: Key, task: Task, episode: Episode) -> dict[str, Any]:
         "fingerprint": episode.fingerprint,
         "instruction": episode.instruction,
         "extra": dict(episode.extra),
-        "transcript": [_turn_record(turn) for turn in episode.turns],
+        "transcript": [turn_record(turn) for turn in episode.turns],
         "final_observation": episode.final_observation,
     }
 
 
-def _turn_record(turn: Turn) -> dict[str, Any]:
+def turn_record(turn: Turn) -> dict[str, Any]:
+    """The JSON object of one turn."""
     return {
         "observation": turn.context.observation.text,
         "admissible_actions": list(turn.context.observation.admissible_actions),

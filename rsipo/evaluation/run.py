@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _ATTEMPTS = 3
 """How often an episode that the infrastructure loses is played before it stays lost."""
 
+_LOOK_S = 0.2
+"""Time between two looks for turns that are over."""
+
 _HOPELESS = 50
 """So many episodes lost in a row at the start: something is down."""
 
@@ -47,13 +50,6 @@ _VERSIONED = (
     "textworld",
     "fast-downward-textworld",
 )
-
-
-#: Settings of a benchmark that say where something lies or what training does, not how an episode goes.
-_NO_MATTER = {
-    "name", "data_root", "train_data", "test_data", "train_split", "task_types", "cache_dir", "trusted_manifest",
-    "retriever_urls", "retrieval_timeout", "success_reward", "invalid_action_penalty",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,22 @@ class EvaluationFiles:
         return self.root / "worker-logs"
 
 
-Watch = Callable[[RunConsole, Mapping[str, Any]], None]
-"""Called with every episode's record as it ends."""
+Show = Callable[[RunConsole, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Someone looks on: what is shown besides the progress, and recorded besides an evaluation's needs.
+
+    Attributes:
+        episode: shows an episode's record when it is over.
+        turn: shows a turn's record when it is over (``PanelGame.turns``).
+        in_detail: see ``PanelGame``.
+    """
+
+    episode: Show | None = None
+    turn: Show | None = None
+    in_detail: bool = False
 
 
 def run_evaluation(
@@ -97,7 +107,7 @@ def run_evaluation(
     spec: EnvironmentSpec,
     panel: Panel,
     folder: Path,
-    watch: Watch = lambda console, record: None,
+    watch: Watch = Watch(),
 ) -> dict[str, Any]:
     """Play the panel, go on where an earlier call stopped, and write the summary, which is returned.
 
@@ -165,7 +175,7 @@ class _Evaluation:
             "seeds": settings.panel.seeds,
             "temperature": settings.panel.temperature,
             "skill": None,
-            "env": {name: value for name, value in settings.env.model_dump().items() if name not in _NO_MATTER},
+            "env": settings.env.protocol,
             "max_prompt_length": settings.prompt.max_prompt_length,
             "max_response_length": settings.prompt.max_response_length,
             "chat_template_kwargs": settings.policy.chat_template_kwargs,
@@ -258,23 +268,33 @@ class _Evaluation:
     ) -> None:
         from rsipo.evaluation.program import PanelGame, as_task
 
+        watch, queue = self._watch, self._turn_queue()
+
         def beat(state: Any) -> None:
             clock.detail = describe_heartbeat(state)
+            show_turns()
+
+        def show_turns() -> None:
+            if queue is not None and watch.turn is not None:
+                for turn in queue.get_nowait_batch(queue.qsize()):
+                    watch.turn(self._console, turn)
 
         script = self._subject.name if self._subject.kind == "script" else None
         results = pool.submit(
-            PanelGame(self._settings.panel.temperature, script),
+            PanelGame(self._settings.panel.temperature, script, watch.in_detail, queue),
             [as_task(key, task) for key, task in todo.items()],
             0,
             deadline_s=deadline_s,
-            heartbeat_s=self._settings.logging.heartbeat / 2,
+            heartbeat_s=_LOOK_S if queue is not None else self._settings.logging.heartbeat / 2,
             on_heartbeat=beat,
         )
         reasons: Counter[str] = Counter()
         with closing(results):  # an interruption cancels what is running
             for number, (_, record) in enumerate(results, start=1):
                 log.append(record)
-                self._watch(self._console, record)
+                show_turns()
+                if watch.episode is not None:
+                    watch.episode(self._console, record)
                 clock.detail = f"{number}/{len(todo)} episodes"
                 self._console.bar("episodes", number, len(todo))
                 if record["status"] != "ok":
@@ -283,6 +303,12 @@ class _Evaluation:
                         raise UserError(f"all of the first {number} episodes were lost, such as: {record['error']}")
         for reason, count in reasons.most_common(5):
             self._console.print(f"{count} lost: {reason}", style="yellow")
+
+    def _turn_queue(self) -> Any:
+        """A queue from the rollout workers to this process, where turns are watched."""
+        from ray.util.queue import Queue
+
+        return Queue(actor_options={"num_cpus": 0}) if self._watch.turn is not None else None
 
 
 def _unfinished(wanted: Mapping[Key, Task], log: EpisodeLog) -> dict[Key, Task]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from agent_system.files import file_sha256
 from rsipo.configuration import compose_run, nearest
 from rsipo.embedded_runs import EMBEDDED_RUNS
 from rsipo.launch import Request, request_overrides
-from rsipo.models import model_folder, read_model
+from rsipo.models import model_folder, policy_files, policy_sha256, read_model
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
 from verl_ext.checkpoint import CheckpointStore
@@ -53,11 +51,8 @@ class Subject:
         return f"step{self.step}" if self.kind == "checkpoint" else self.name if self.kind == "script" else "hf"
 
     def identity(self, progress: Callable[[int, int], None]) -> dict[str, Any]:
-        """What is evaluated, with a hash of its files: sha256 over (name, sha256) of each, sorted.
-
-        ``progress`` is called with the bytes read and to read.
-        """
-        sha256 = _hash_files(self.weights, progress) if self.weights else None
+        """What is evaluated, with the hash of its files; ``progress`` as of ``policy_sha256``."""
+        sha256 = policy_sha256(self.weights, progress) if self.weights else None
         return {"kind": self.kind, "name": self.name, "step": self.step, "sha256": sha256}
 
 
@@ -86,7 +81,7 @@ def _hugging_face(environment: str, model: str | None, overrides: Sequence[str])
     read_model(path)
     name = path.name
     home = Path(str(config.run.work_dir)) / "evaluations" / f"{name}-{environment}"
-    return Subject("hf", name, _for_playing(config), home, _model_files(path), embedded=embedded)
+    return Subject("hf", name, _for_playing(config), home, policy_files(path), embedded=embedded)
 
 
 def _script(environment: str, model: str | None, script: str, overrides: Sequence[str]) -> Subject:
@@ -114,7 +109,7 @@ def _checkpoint(environment: str, model: str | None, step: int | None, overrides
     actor = steps[chosen] / "actor"
     config = _run_config(files, environment, overrides)
     base = Path(str(config.policy.path))
-    weights = tuple(sorted(actor.glob("model_world_size_*.pt"))) + _model_files(base, weights=False)
+    weights = tuple(sorted(actor.glob("model_world_size_*.pt"))) + policy_files(base, weights=False)
     return Subject(
         "checkpoint", files.root.name, _for_playing(config), files.root, weights, actor, chosen, _is_embedded(config)
     )
@@ -235,23 +230,3 @@ def _given(overrides: Sequence[str], name: str) -> bool:
 
 def _path(path: Path | str) -> str:
     return f"policy.path='{path}'"
-
-
-def _model_files(path: Path, *, weights: bool = True) -> tuple[Path, ...]:
-    patterns = ["config.json", "generation_config.json", "tokenizer*", "vocab.json", "merges.txt", "*.jinja"]
-    patterns += ["*.safetensors", "pytorch_model*.bin"] if weights else []
-    return tuple(sorted({file for pattern in patterns for file in path.glob(pattern)}))
-
-
-def _hash_files(paths: Sequence[Path], progress: Callable[[int, int], None]) -> str:
-    total, done = sum(path.stat().st_size for path in paths), 0
-    lines = []
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
-
-    for path in paths:
-        lines.append(f"{path.name}\t{file_sha256(path, advance)}")
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -11,6 +11,7 @@ from agent_system.environments.alfworld.generator import generate_games
 from rsipo.launch import parse_request, request_overrides, train_command
 from rsipo.models import EMBEDDED_POLICY, PUBLISHED, family, model_folder, read_model
 from rsipo.problems import UserError
+from rsipo.saved_rollouts import step_path
 
 _HEADER = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
 WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
@@ -133,6 +134,26 @@ def test_what_cannot_work_is_said_before_a_worker_starts(
     assert train_command([f"env.data_root={games}", *overrides], dry_run=True) == 1
     problems = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Problem: ")]
     assert any(message in line for line in problems), problems
+
+
+def test_saved_rollouts_are_all_there_and_nothing_is_to_be_played(
+    home: Path, games: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = home / "saved"
+    words = [f"env.data_root={games}", "training.steps=3", f"debug.load_rollouts={saved}"]
+    nothing = ["evaluation.at_start=false", "evaluation.at_end=false", "evaluation.every=0"]
+    saved.mkdir()
+    assert train_command(words, dry_run=True) == 1
+    printed = capsys.readouterr().out
+    assert "holds no step-*.jsonl.gz: a run with debug.save_rollouts=true writes them" in printed
+    assert "plays nothing, so there is no evaluation" in printed
+    for step in (1, 2):
+        step_path(saved, step).touch()
+    assert train_command([*words, *nothing, "debug.save_rollouts=true"], dry_run=True) == 1
+    printed = capsys.readouterr().out
+    assert "step-000003.jsonl.gz is missing (1 of the steps to train): lower training.steps, or save more" in printed
+    assert "nothing is played that could be saved" in printed
+    assert train_command([*words, *nothing, "training.steps=2"], dry_run=True) == 0
 
 
 def test_a_used_run_folder_is_refused(home: Path, games: Path) -> None:

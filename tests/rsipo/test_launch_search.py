@@ -16,6 +16,7 @@ from rsipo.models import EMBEDDED_SEARCH_POLICY
 from rsipo.preflight import retriever_problems
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
+from rsipo.saved_rollouts import step_path
 from rsipo.search_worlds import generate_command
 from rsipo.specs import make_spec
 
@@ -126,3 +127,21 @@ def test_the_command_that_generates_a_world(home: Path, capsys: pytest.CaptureFi
         generate_command(home / "world", seed=5, train=30, test=9)
     with pytest.raises(UserError, match="questions wanted"):
         generate_command(home / "other", seed=4, train=100_000, test=9)
+
+
+def test_training_on_saved_rollouts_needs_no_retriever(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate(home / "data", seed=1, train=20, test=9, persons=20, cities=5, countries=3, books=10)
+    saved = home / "saved"
+    saved.mkdir()
+    for step in range(1, 3):
+        step_path(saved, step).touch()
+    words = [
+        "search",
+        f"env.data_root={home / 'data'}",
+        "env.retriever_urls=['http://127.0.0.1:9']",
+        "training.steps=2",
+    ]
+    nothing = ["evaluation.at_start=false", "evaluation.at_end=false", "evaluation.every=0"]
+    assert train_command([*words, *nothing], dry_run=True) == 1
+    assert "no retriever: no answer from" in capsys.readouterr().out
+    assert train_command([*words, *nothing, f"debug.load_rollouts={saved}"], dry_run=True) == 0

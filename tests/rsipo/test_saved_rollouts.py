@@ -14,9 +14,8 @@ import pytest
 
 from agent_system.environments.base import Task
 from rsipo.execution_check import SkillProgram, SkillWriting, TaskRecord
-from rsipo.models import EMBEDDED_POLICY
 from rsipo.problems import UserError
-from rsipo.saved_rollouts import RolloutArchive, decode, encode
+from rsipo.saved_rollouts import RolloutArchive, decode, encode, step_path
 from rsipo.settings import SkillSettings
 from rsipo.split import Split
 
@@ -58,7 +57,7 @@ def record(make_episode: Callable) -> TaskRecord:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> RolloutArchive:
-    return RolloutArchive(tmp_path / "rollouts", EMBEDDED_POLICY / "tokenizer.json")
+    return RolloutArchive(tmp_path / "rollouts", {"policy": "a" * 64, "env.max_turns": 12})
 
 
 def same(one: Any, other: Any) -> bool:
@@ -99,10 +98,15 @@ def test_what_does_not_fit_is_one_line(archive: RolloutArchive, program: SkillPr
         archive.play(dataclasses.replace(program, temperature=0.4), [TASK], 1)
     with pytest.raises(UserError, match="other tasks than this run draws"):
         archive.play(program, [dataclasses.replace(TASK, sha256="b" * 64)], 1)
-    other = RolloutArchive(archive.folder, EMBEDDED_POLICY / "config.json")
-    with pytest.raises(UserError, match="saved with another tokenizer"):
-        other.play(program, [TASK], 1)
-    path = archive.path(1)
+    with pytest.raises(UserError, match=r"saved with another skill\.min_words: 5, here 6"):
+        archive.play(dataclasses.replace(program, skill=SkillSettings(min_words=6)), [TASK], 1)
+    for identity, message in (
+        ({**archive.identity, "policy": "b" * 64}, "saved with another policy"),
+        ({**archive.identity, "env.max_turns": 10}, r"saved with another env\.max_turns: 12, here 10"),
+    ):
+        with pytest.raises(UserError, match=message):
+            RolloutArchive(archive.folder, identity).play(program, [TASK], 1)
+    path = step_path(archive.folder, 1)
     head, line = gzip.decompress(path.read_bytes()).decode().splitlines()
     path.write_bytes(gzip.compress("\n".join([head, json.dumps({**json.loads(line), "more": 1})]).encode()))
     with pytest.raises(UserError, match="holds no task records of this version"):

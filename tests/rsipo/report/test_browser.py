@@ -1,7 +1,4 @@
-"""The page in a real browser. Needs Chromium with its driver and selenium; each test skips where one is missing.
-
-Debian: ``apt-get install chromium chromium-driver``, and ``pip install selenium``.
-"""
+"""The page in a real browser. Needs Chromium with its driver: ``apt-get install chromium chromium-driver``."""
 
 from __future__ import annotations
 
@@ -10,14 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from rsipo.report.command import PAGE, report_command
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
