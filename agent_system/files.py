@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,3 +57,16 @@ def file_sha256(path: Path, progress: Callable[[int], None] | None = None) -> st
             if progress:
                 progress(len(block))
     return digest.hexdigest()
+
+
+def files_sha256(paths: Sequence[Path], progress: Callable[[int, int], None]) -> Iterator[str]:
+    """The hash of each file, one after the other; ``progress`` is called with the bytes read and to read of all of them."""
+    total, done = sum(path.stat().st_size for path in paths), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    for path in paths:
+        yield file_sha256(path, advance)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_system.files import file_sha256
+from agent_system.files import files_sha256
 from rsipo.configuration import nearest
 from rsipo.problems import UserError
 from rsipo.weight_shapes import read_header, shape_problem
@@ -109,16 +109,7 @@ def policy_files(path: Path, *, weights: bool = True) -> tuple[Path, ...]:
 
 def policy_sha256(paths: Sequence[Path], progress: Callable[[int, int], None] = lambda done, total: None) -> str:
     """A hash of a policy's files: sha256 over (name, sha256) of each, sorted. ``progress`` gets bytes (read, in all)."""
-    total, done = sum(path.stat().st_size for path in paths), 0
-    lines = []
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
-
-    for path in paths:
-        lines.append(f"{path.name}\t{file_sha256(path, advance)}")
+    lines = [f"{path.name}\t{sha256}" for path, sha256 in zip(paths, files_sha256(paths, progress), strict=True)]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 

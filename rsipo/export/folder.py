@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent_system.files import file_sha256, sync, write_atomically
+from agent_system.files import file_sha256, files_sha256, sync, write_atomically
 from rsipo.problems import UserError
 from rsipo.scratch import scratch_folder
 
@@ -64,14 +64,17 @@ def write_manifest(folder: Path) -> None:
     write_atomically(folder / MANIFEST, "".join(lines))
 
 
-def first_difference(folder: Path) -> str | None:
-    """The first file of the folder's manifest that is missing or has other contents; None: all are as they were written."""
-    for line in (folder / MANIFEST).read_text(encoding="utf-8").splitlines():
-        digest, name = line.split("  ", 1)
-        path = folder / name
-        if not path.is_file() or file_sha256(path) != digest:
+def first_difference(folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> str | None:
+    """The first file of the folder's manifest that is missing or has other contents; None: all are as they were written.
+
+    ``progress`` is called with the bytes read and to read.
+    """
+    listed = [line.split("  ", 1) for line in (folder / MANIFEST).read_text(encoding="utf-8").splitlines()]
+    for _, name in listed:
+        if not (folder / name).is_file():
             return name
-    return None
+    found = files_sha256([folder / name for _, name in listed], progress)
+    return next((name for (digest, name), now in zip(listed, found, strict=True) if now != digest), None)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -49,6 +49,11 @@ class Job:
         return Schedule(len(self.training.samples), settings.batch_size, settings.epochs, settings.seed)
 
     @property
+    def origin(self) -> dict[str, Any]:
+        """What the exported model says it was made from."""
+        return self.identity | {"steps": self.schedule.steps}
+
+    @property
     def another(self) -> str:
         """What to change for another run folder, for a person."""
         if self.setup.run.run.name == run_name(self.export):
@@ -134,14 +139,14 @@ def _run(job: Job, console: RunConsole) -> None:
     if is_exported(job.export):
         if done is None or done[0] < job.schedule.steps:
             check_export_folder(job.export)
-        check_exported(job.export)
+        check_exported(job.export, job.origin, lambda read, total: console.bar("comparing the export", read, total))
         console.print(f"All {job.schedule.steps} steps are done and exported. Model: {job.export}")
         return
     if done is None or done[0] < job.schedule.steps:
         _train(job, store, done, console)
     last = store.latest()
     assert last is not None, "the last step is always saved"
-    compared = export_model(job.setup, job.files, *last, job.export)
+    compared = export_model(job.setup, job.files, *last, job.export, job.origin)
     console.print(f"Verified: every weight, the logits and {compared} texts' token ids equal the checkpoint's")
     console.print(f"Model: {job.export}")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -19,6 +22,8 @@ from rsipo.run_files import RunFiles, read_metrics
 from rsipo.sft.training_settings import TrainingSetup
 
 _TEMPLATE = "training_card.md.j2"
+ORIGIN = "fine_tuning.json"
+"""Of the exported folder: model, data and settings it was made from."""
 _VERSIONS = ("rsipo", "verl", "torch", "transformers")
 
 
@@ -27,13 +32,19 @@ def is_exported(target: Path) -> bool:
     return (target / MANIFEST).is_file()
 
 
-def check_exported(target: Path) -> None:
-    """Whether the model that was written there is still whole.
+def check_exported(
+    target: Path, made_from: Mapping[str, Any], progress: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """Whether the model that was written there is that of this run, and still whole. ``progress``: bytes (read, in all).
 
     Raises:
-        UserError: a file is missing or has changed.
+        UserError: it is another model, or a file is missing or has changed.
     """
-    if (name := first_difference(target)) is not None:
+    if _origin(target) != made_from:
+        raise UserError(
+            f"EXPORT_MODEL_DIR={target} holds another model ({ORIGIN} differs): name another folder, or move it away"
+        )
+    if (name := first_difference(target, progress)) is not None:
         raise UserError(
             f"{target / name} is missing or not as it was exported ({MANIFEST}): move {target} away, RESUME=true exports it again"
         )
@@ -51,8 +62,19 @@ def check_export_folder(target: Path) -> None:
         raise UserError(f"EXPORT_MODEL_DIR={target} exists and is not an empty folder: name another, or move it away")
 
 
-def export_model(setup: TrainingSetup, files: RunFiles, step: int, checkpoint: Path, target: Path) -> int:
+def _origin(target: Path) -> object:
+    try:
+        return json.loads((target / ORIGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def export_model(
+    setup: TrainingSetup, files: RunFiles, step: int, checkpoint: Path, target: Path, made_from: Mapping[str, Any]
+) -> int:
     """Write the checkpoint's model to ``target``, complete or not at all; returns how many texts' token ids were compared.
+
+    ``made_from`` is written beside it (``ORIGIN``), and is what ``check_exported`` compares.
 
     Raises:
         UserError: ``target`` is not free, or the folder does not prove equal to the checkpoint.
@@ -65,6 +87,7 @@ def export_model(setup: TrainingSetup, files: RunFiles, step: int, checkpoint: P
     source = Source(files, {str(key): value for key, value in config.items()}, step, checkpoint)
     try:
         with new_folder(target, overwrite=False) as folder:
+            (folder / ORIGIN).write_text(json.dumps(made_from, indent=1) + "\n", encoding="utf-8")
             return write_model(
                 folder, source, "bf16", lambda ranks: _card(setup, source, name=target.name, world_size=ranks)
             )

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from rsipo.problems import RunStopped, UserError
 from rsipo.run_files import read_metrics
 from rsipo.sft.training import Job, prepare, run
+from rsipo.sft.training_export import ORIGIN
 from rsipo.sft.training_loop import FineTuning
 from rsipo.sft.training_settings import compose_training
 
@@ -91,7 +92,12 @@ def test_a_run_that_is_stopped_and_resumed_gives_the_model_of_an_uninterrupted_o
     run(_job(data, tmp_path, "resumed", ["run.resume=auto"]))
     assert resumed.files.metrics.stat().st_mtime_ns == before
 
-    # A model that has lost a file is not called exported.
+    # Neither another model in that place nor one that has lost a file is called exported.
+    origin = (resumed.export / ORIGIN).read_text()
+    (resumed.export / ORIGIN).write_text(origin.replace('"steps"', '"step"'))
+    with pytest.raises(UserError, match=r"holds another model \(fine_tuning\.json differs\)"):
+        run(_job(data, tmp_path, "resumed", ["run.resume=auto"]))
+    (resumed.export / ORIGIN).write_text(origin)
     (resumed.export / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors is missing"):
         run(_job(data, tmp_path, "resumed", ["run.resume=auto"]))
