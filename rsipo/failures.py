@@ -13,6 +13,9 @@ from agent_system.files import write_atomically
 from rsipo.problems import UserError
 from rsipo.run_console import STACKS
 
+#: A traceback's last line as vLLM logs it: ``(Worker pid=1) ERROR 12-01 12:12:58 [file.py:1] RuntimeError: words``.
+_ENGINE_ERROR = re.compile(r"ERROR [\d-]+ [\d:]+ \[[^\]]+\] ([\w.]*(?:Error|Exception)(?:: .*)?)$")
+
 
 @contextmanager
 def as_user_errors(folder: Path, worker_logs: Path, remedy: str) -> Iterator[None]:
@@ -57,11 +60,24 @@ def _reason(error: Exception, folder: Path, worker_logs: Path) -> str | None:
     from verl_ext.trainer import TrainingFault
 
     if isinstance(error, RayError):
-        return f"a worker failed: {_ray_reason(error)} (workers' logs: {worker_logs}"
+        reason = _ray_reason(error)
+        if "EngineDeadError" in reason:  # vLLM's words for "see above"
+            reason = f"vLLM's engine has ended: {engine_fault(worker_logs) or 'its log does not say why'}"
+        return f"a worker failed: {reason} (workers' logs: {worker_logs}"
     if isinstance(error, CheckpointError | ClusterError | PhaseTimeout | TrainingFault | PhaseDeadline | WorkerLost):
         return f"{error} (run folder: {folder}, workers' logs: {worker_logs}"
     if isinstance(error, OSError):
         return f"the run folder cannot be written: {error} (run folder: {folder}"
+    return None
+
+
+def engine_fault(worker_logs: Path) -> str | None:
+    """The first error in the logs of Ray's processes that vLLM's engine wrote there before it ended, on one line."""
+    for path in sorted(worker_logs.glob("worker-*.out")) + sorted(worker_logs.glob("worker-*.err")):
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if (found := _ENGINE_ERROR.search(line)) and "EngineDeadError" not in found[1]:
+                    return found[1].strip()[:200]
     return None
 
 

@@ -92,6 +92,7 @@ def _check_sizes(plan: Plan, config: DictConfig, settings: RunSettings, model: M
         bucket = int(config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes)
         check(f"largest weight {largest:.1f} MB <= transfer bucket {bucket} MB", largest <= bucket,
               "raise actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes")  # fmt: skip
+    plan.checks += unchunked(config, model.context_length)
     lengths = {"student turn": prompt.max_prompt_length + prompt.max_response_length}
     if settings.method.needs_skills:
         lengths["teacher turn"] = prompt.max_teacher_prompt_length + prompt.max_response_length
@@ -104,6 +105,18 @@ def _check_sizes(plan: Plan, config: DictConfig, settings: RunSettings, model: M
               "lower prompt.max_* or skill.max_*, or take a model with a longer context")  # fmt: skip
         check(f"{name} {length} tokens <= micro-batch budget {budget}", length <= budget,
               "raise actor_rollout_ref.actor.ppo_max_token_len_per_gpu")  # fmt: skip
+
+
+def unchunked(config: DictConfig, context_length: int) -> list[Check]:
+    """Without chunked prefill a vLLM server must take its longest sequence in one pass; veRL fails on anything else."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != "vllm" or rollout.enable_chunked_prefill:
+        return []
+    longest, limit = int(rollout.max_model_len or context_length), int(rollout.max_num_batched_tokens)
+    rule = f"longest sequence {longest} <= {limit} tokens in one pass of a server"
+    return [
+        Check(rule, longest <= limit, "raise actor_rollout_ref.rollout.max_num_batched_tokens, or set …max_model_len")
+    ]
 
 
 def _device_memory(plan: Plan, config: DictConfig, settings: RunSettings, model: ModelFacts) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from rsipo.embedded_runs import EMBEDDED_RUNS
 from rsipo.evaluation.subject import Subject
 from rsipo.models import read_model
+from rsipo.plan import unchunked
 from rsipo.preflight import version_problems
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
@@ -59,6 +60,7 @@ def check_playable(subject: Subject, settings: RunSettings) -> None:
             f"a turn of {longest} tokens does not fit the context of {context}: lower prompt.max_prompt_length "
             "or prompt.max_response_length"
         )
+    problems += [f"{check.rule}: {check.remedy}" for check in unchunked(subject.config, context) if not check.holds]
     try:
         check_verl_config(subject.config)
     except ValueError as error:

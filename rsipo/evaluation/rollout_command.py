@@ -63,11 +63,12 @@ def rollout_command(arguments: Sequence[str], options: RolloutOptions) -> int:
         folder = options.out or Path(settings.run.work_dir) / "rollouts" / time.strftime("%Y%m%d-%H%M%S")
         if EvaluationFiles(folder).episodes.exists():
             raise UserError(f"{folder} holds episodes already: name another folder with --out")
-        run_evaluation(ready, settings, spec, panel, folder, _watch(options.view))
+        run_evaluation(ready, settings, spec, panel, folder, watching(options.view))
     return 0
 
 
-def _watch(view: View) -> Watch:
+def watching(view: View) -> Watch:
+    """What is shown of the episodes."""
     if view == "live":
         return Watch(episode=_show_end, turn=_show_turn, in_detail=True)
     return Watch(episode=_show_episode if view == "episodes" else None, in_detail=True)

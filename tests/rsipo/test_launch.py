@@ -124,6 +124,10 @@ def test_the_embedded_dry_run_has_no_problem(home: Path, capsys: pytest.CaptureF
         (["trainer.nnodes=2"], "several nodes"),
         (["actor_rollout_ref.rollout.tensor_model_parallel_size=0"], "tensor_model_parallel_size=0: must be"),
         (["actor_rollout_ref.rollout.name=vlm"], "on a CPU the rollout server is 'cpu'"),
+        (
+            ["hardware=cpu_vllm", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"],
+            "longest sequence 4096 <= 2048 tokens in one pass of a server: raise",
+        ),
         (["logging.trackers=[wandbb]"], "unknown tracker 'wandbb': did you mean 'wandb'?"),
         (["logging.trackers=[clearml]"], "'clearml' needs its package"),
     ],

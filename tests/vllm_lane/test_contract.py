@@ -14,6 +14,8 @@ SAME = 1e-5
 DIFFERENT = 1e-2
 BLOCK = 32
 """Tokens in a block of the prefix cache (``block_size`` of the profile)."""
+LONG = 100
+"""Tokens of a prompt of which many are sent at once; no divisor of what a server takes in one pass."""
 TASKS, MEMBERS = 4, 4
 HEAD, TAIL = 128, 40
 """Tokens that the prompts of a task share (whole blocks of the prefix cache), and that each has for itself."""
@@ -100,6 +102,16 @@ def test_sampling_is_set_per_request(lane: Any) -> None:
     assert {len(ids) for ids in tokens(lane.generate(max_tokens=5, ignore_eos=True))} == {5}
     cool = lane.generate(temperature=0.5)
     assert lane.gap(cool, temperature=0.5) < 2 * SAME  # logits, and with them their errors, are twice as large
+
+
+def test_more_prompts_at_once_than_a_server_takes_in_one_pass(lane: Any) -> None:
+    """Requests have seeds, and vLLM's CPU engine ends on a seeded one whose prompt it takes in two parts."""
+    rng = np.random.default_rng(0)
+    count = 2 * lane.servers * lane.cluster.config.actor_rollout_ref.rollout.max_num_batched_tokens // LONG
+    prompts = [rng.integers(5, 900, LONG).astype(np.int32) for _ in range(count)]
+    outputs = lane.generate(prompts, max_tokens=8, seed=1)
+    assert len(outputs) == count
+    assert lane.gap(outputs, prompts) < SAME
 
 
 def test_a_response_ends_with_the_turn(lane: Any) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from rsipo.evaluation.rollout_command import RolloutOptions, rollout_command
+from rsipo.evaluation.rollout_command import RolloutOptions, rollout_command, watching
 from rsipo.problems import UserError
+from rsipo.run_console import RunConsole
 
 
 @pytest.fixture
@@ -18,48 +19,47 @@ def words(games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     return ["alfworld", "tiny-policy", f"env.data_root={games}"]
 
 
-def transcripts(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.ray
-def test_episodes_are_shown_turn_by_turn_and_written(
+def test_turns_are_shown_as_they_end_and_episodes_written_in_full(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    options = RolloutOptions(
-        script="walkthrough", split="valid_seen", tasks=2, rollouts=2, seed=5, out=out, view="episodes"
-    )
+    options = RolloutOptions(script="walkthrough", split="valid_seen", tasks=2, rollouts=2, seed=5, out=out)
     assert rollout_command(words, options) == 0
-    episodes = transcripts(out)
+    episodes = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
     assert len({episode["task_id"] for episode in episodes}) == 2
     assert sorted(episode["seed"] for episode in episodes) == [5, 5, 6, 6]
-    assert all(episode["success"] for episode in episodes)
-    shown = capsys.readouterr().out
-    for episode in episodes:
-        assert f"{episode['task_id']} · seed {episode['seed']}" in shown
-        assert all(turn["response"] in shown for turn in episode["transcript"])
-        assert episode["reward"] == 10.0
-        assert all(episode["instruction"] in turn["prompt"] for turn in episode["transcript"])
+    assert all(episode["success"] and episode["reward"] == 10.0 for episode in episodes)
+    assert all(episode["instruction"] in turn["prompt"] for episode in episodes for turn in episode["transcript"])
+
+    live = capsys.readouterr().out
+    for episode in episodes:  # in the order in which they were played: one after the other
+        _, _, live = live.partition(f"{episode['task_id']} · seed {episode['seed']}\n{episode['instruction']}\n")
+        for number, turn in enumerate(episode["transcript"], start=1):
+            _, found, live = live.partition(f"[{number}] {turn['observation']}\n    {turn['response']}\n")
+            assert found
+        assert live.startswith(f"{episode['final_observation']}\nwon in {episode['turns']} turns, reward 10\n")
+
     with pytest.raises(UserError, match="holds episodes already: name another folder"):
         rollout_command(words, options)
 
+    console = RunConsole(tmp_path / "log")
+    watch = watching("episodes")
+    assert watch.turn is None
+    assert watch.episode is not None
+    watch.episode(console, refused(episodes[0]))
+    console.close()
+    shown = capsys.readouterr().out
+    assert "(not in the format)" in shown
+    assert f"(the environment does not know {episodes[0]['transcript'][1]['action']!r})" in shown
+    assert shown.endswith(f"not won in {episodes[0]['turns']} turns, reward -0.1\n")
 
-@pytest.mark.ray
-def test_the_live_view_shows_one_episode_after_the_other(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    options = RolloutOptions(script="nonsense", split="valid_seen", tasks=2, out=out)
-    assert rollout_command([*words, "env.max_turns=3"], options) == 0
-    shown = capsys.readouterr().out.splitlines()
-    for episode in transcripts(out):
-        start = shown.index(f"{episode['task_id']} · seed 0")
-        turns = [line[:3] for line in shown[start : start + 30] if line.startswith("[")]
-        assert turns[:3] == ["[1]", "[2]", "[3]"]
-        end = next(line for line in shown[start:] if "turns, reward" in line)
-        assert end == "not won in 3 turns, reward -0.3"
-    assert sum("(not in the format)" in line for line in shown) == 6
+
+def refused(episode: dict[str, Any]) -> dict[str, Any]:
+    """The same episode, had its first response been in no format and its second action unknown."""
+    first, second, *rest = episode["transcript"]
+    turns = [{**first, "valid": False}, {**second, "admissible": False}, *rest]
+    return {**episode, "success": False, "reward": -0.1, "transcript": turns}
 
 
 def test_an_unknown_split_is_one_line(words: list[str], tmp_path: Path) -> None:
