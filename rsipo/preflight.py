@@ -83,6 +83,14 @@ def version_problems(device: str, rollout: str = "cpu") -> list[str]:
     return [] if os.environ.get("RSIPO_ANY_VERSION") == "1" else problems
 
 
+def hardware_profile() -> str:
+    """The profile for the GPUs of this machine; for what is played or fine-tuned without a word about hardware."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    return "8xgpu" if gpus >= 8 else "1xgpu" if gpus else "cpu"
+
+
 def _device_problems(config: DictConfig) -> list[str]:
     """Devices that do not exist, and what veRL could not do with them; nothing else can be planned then."""
     trainer, sizes = config.trainer, config.actor_rollout_ref.rollout

@@ -168,7 +168,9 @@ class _Evaluation:
 
     def _identity(self) -> dict[str, Any]:
         """What decides the numbers. An evaluation may only be continued under the same."""
-        self._console.print(f"Policy: {self._subject.name} ({self._subject.label})")
+        self._console.print(
+            f"Policy: {self._subject.name} ({self._subject.label}), on {self._subject.config.trainer.device}"
+        )
         policy = self._subject.identity(lambda done, total: self._console.bar("hashing weights", done, total))
         settings, config = self._settings, self._subject.config
         protocol = {

@@ -14,6 +14,7 @@ from rsipo.configuration import compose_run, nearest
 from rsipo.embedded_runs import EMBEDDED_RUNS
 from rsipo.launch import Request, request_overrides
 from rsipo.models import model_folder, policy_files, policy_sha256, read_model
+from rsipo.preflight import hardware_profile
 from rsipo.problems import UserError
 from rsipo.run_files import RunFiles
 from verl_ext.checkpoint import CheckpointStore
@@ -182,6 +183,7 @@ def _composed(environment: str, model: str | None, overrides: Sequence[str]) -> 
     shipped = EMBEDDED_RUNS[environment].policy.name
     embedded = model is None or (model == shipped and not _is_folder(model))
     chosen = [] if _given(overrides, "panel") else [f"panel={_recipe(environment, embedded=embedded)}"]
+    chosen += [] if embedded or _given(overrides, "hardware") else [f"hardware={hardware_profile()}"]
     request = Request(environment, None if embedded else model, (*chosen, *overrides))
     return compose_run(request_overrides(request)), embedded
 

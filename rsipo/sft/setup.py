@@ -43,25 +43,15 @@ def open_setup(
 
     Args:
         model: a folder, or a name under ``MODELS_ROOT``; None for the embedded policy.
-        overrides: Hydra overrides; without ``hardware=`` a model is played on the GPUs there are, else on the CPU.
+        overrides: Hydra overrides.
         rollouts: episodes per task; their seeds follow from ``seed``.
 
     Raises:
         UserError: whatever is wrong with them.
     """
-    given = {text.split("=", 1)[0] for text in overrides}
-    hardware = [] if model is None or "hardware" in given else [f"hardware={hardware_profile()}"]
-    asked = [*hardware, *overrides, TRAINING_TURNS]
+    asked = [*overrides, TRAINING_TURNS]
     subject = find_subject(environment, model, None, asked, hf=True, script=None)
     play_as_in_training(subject, SPLIT, range(seed * rollouts, (seed + 1) * rollouts))
     with with_data(subject, asked) as ready:
         settings = RunSettings.from_config(ready.config)
         yield Setup(ready, settings, make_spec(settings.env))
-
-
-def hardware_profile() -> str:
-    """The profile for the GPUs of this machine."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    return "8xgpu" if gpus >= 8 else "1xgpu" if gpus else "cpu"

@@ -25,6 +25,7 @@ from rsipo.sft.training_loop import FineTuning, Schedule
 from rsipo.sft.training_samples import EncodedFile, encode_file, read_rows
 from rsipo.sft.training_settings import TrainingSetup, run_name
 from rsipo.stage_progress import StageProgress
+from verl_ext.verl_config import check_verl_config
 
 if TYPE_CHECKING:
     from verl_ext.checkpoint import CheckpointStore
@@ -87,7 +88,12 @@ def prepare(setup: TrainingSetup, data: Path, export: Path) -> Job:
         check_export_folder(export)
     model = Path(setup.run.policy.path)
     rollout = "cpu" if str(setup.config.trainer.device) == "cpu" else "vllm"
-    if problems := version_problems(str(setup.config.trainer.device), rollout):
+    problems = version_problems(str(setup.config.trainer.device), rollout)
+    try:
+        check_verl_config(setup.config)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
         raise UserError("\nrsipo: ".join(problems))
     if not data.is_dir():
         raise UserError(f"no folder {data}: DATA_DIR is what prepare_data.sh wrote")

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rsipo.configuration import compose_run, nearest
 from rsipo.launch import Request, request_overrides
 from rsipo.models import read_model
+from rsipo.preflight import hardware_profile
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
 from rsipo.sft.layout import MAX_LENGTH
-from rsipo.sft.setup import hardware_profile
 
 _PREFIX = "sft."
 

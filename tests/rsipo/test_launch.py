@@ -128,6 +128,10 @@ def test_the_embedded_dry_run_has_no_problem(home: Path, capsys: pytest.CaptureF
             ["hardware=cpu_vllm", "actor_rollout_ref.rollout.max_num_batched_tokens=2048"],
             "longest sequence 4096 <= 2048 tokens in one pass of a server: raise",
         ),
+        (
+            ["trainer.n_gpus_per_node=2", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"],
+            "needs actor_rollout_ref.model.use_remove_padding=true",
+        ),
         (["logging.trackers=[wandbb]"], "unknown tracker 'wandbb': did you mean 'wandb'?"),
         (["logging.trackers=[clearml]"], "'clearml' needs its package"),
     ],

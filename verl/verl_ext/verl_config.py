@@ -65,6 +65,10 @@ def check_verl_config(config: DictConfig) -> None:
         raise ValueError(
             f"algorithm.rollout_correction.rollout_is={correction.rollout_is}: set token, sequence or null"
         )
+    if actor.ulysses_sequence_parallel_size > 1 and not config.actor_rollout_ref.model.use_remove_padding:
+        raise ValueError(
+            "actor.ulysses_sequence_parallel_size > 1 needs actor_rollout_ref.model.use_remove_padding=true"
+        )
     dynamic = (rollout.log_prob_use_dynamic_bsz, config.actor_rollout_ref.ref.log_prob_use_dynamic_bsz)
     if set(dynamic) != {actor.use_dynamic_bsz}:
         raise ValueError("rollout. and ref.log_prob_use_dynamic_bsz must equal actor.use_dynamic_bsz")
