@@ -70,7 +70,7 @@ def ray_cluster(config: DictConfig, logs: Path, on_signal: Handler = _interrupt)
         cluster = _own_cluster(config, logs, on_signal)
     else:
         cluster = _joined_cluster(address, str(config.trainer.device), on_signal)
-    with cluster:
+    with signals(on_signal), cluster:  # from the start: importing Ray takes seconds
         yield
 
 
@@ -79,28 +79,27 @@ def _joined_cluster(address: str, device: str, on_signal: Handler) -> Iterator[N
     import ray
 
     variables = {name: os.environ[name] for name in _environment(device)}  # its processes were not started from here
-    with _signals(on_signal):
-        try:
-            with (
-                deadline(_JOIN_DEADLINE_S, UserError(f"no Ray cluster answered at {address} in {_JOIN_DEADLINE_S} s")),
-                _instead_of_rays(on_signal),
-            ):
-                _knock(address)
-                ray.init(
-                    address=address,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                    runtime_env={"env_vars": variables},
-                )
-            yield
-        except ConnectionError as error:
-            reason = str(error).splitlines()[0].lower()
-            raise UserError(
-                f"no Ray cluster at RSIPO_RAY_ADDRESS={address}: {reason}; start it with `ray start`"
-            ) from error
-        finally:
-            with _signals(signal.SIG_IGN):
-                ray.shutdown()  # leaves the cluster; the trainer has ended its actors
+    try:
+        with (
+            deadline(_JOIN_DEADLINE_S, UserError(f"no Ray cluster answered at {address} in {_JOIN_DEADLINE_S} s")),
+            _instead_of_rays(on_signal),
+        ):
+            _knock(address)
+            ray.init(
+                address=address,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                runtime_env={"env_vars": variables},
+            )
+        yield
+    except ConnectionError as error:
+        reason = str(error).splitlines()[0].lower()
+        raise UserError(
+            f"no Ray cluster at RSIPO_RAY_ADDRESS={address}: {reason}; start it with `ray start`"
+        ) from error
+    finally:
+        with signals(signal.SIG_IGN):
+            ray.shutdown()  # leaves the cluster; the trainer has ended its actors
 
 
 def _knock(address: str) -> None:
@@ -118,7 +117,7 @@ def _knock(address: str) -> None:
 def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator[None]:
     import ray
 
-    with scratch_folder("rsipo-ray-", clear=clear_run_folder) as temporary, _signals(on_signal):
+    with scratch_folder("rsipo-ray-", clear=clear_run_folder) as temporary:
         os.environ[FOLDER_VARIABLE] = str(temporary)  # for the processes that Ray starts
         try:
             with deadline(_START_DEADLINE_S, UserError(_NOT_STARTED)), _instead_of_rays(on_signal):
@@ -128,7 +127,7 @@ def _own_cluster(config: DictConfig, logs: Path, on_signal: Handler) -> Iterator
             keep_worker_logs(temporary, logs)
             raise
         finally:
-            with _signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
+            with signals(signal.SIG_IGN):  # a second Ctrl-C must not leave processes behind
                 ray.shutdown()
             del os.environ[FOLDER_VARIABLE]
 
@@ -181,7 +180,7 @@ def _instead_of_rays(handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def _signals(handler: Handler | signal.Handlers) -> Iterator[None]:
+def signals(handler: Handler | signal.Handlers) -> Iterator[None]:
     """Handle SIGTERM and Ctrl-C so within the block, also where the shell had them ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield

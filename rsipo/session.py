@@ -19,7 +19,7 @@ from rsipo.failures import as_user_errors, keep_stacks
 from rsipo.health import HealthMonitor
 from rsipo.preflight import load_tasks
 from rsipo.problems import RunStopped, UserError
-from rsipo.ray_cluster import prepare_environment, ray_cluster
+from rsipo.ray_cluster import prepare_environment, ray_cluster, signals
 from rsipo.rollouts import describe_heartbeat, open_pool
 from rsipo.run_console import RunConsole, library_logs
 from rsipo.run_files import MetricsLog, RunFiles, locked, read_metrics
@@ -70,13 +70,15 @@ def _train(config: DictConfig, settings: RunSettings, files: RunFiles, console: 
     from verl_ext.stopping import Stopped, StopSwitch
 
     stop, stopped = StopSwitch(), None
-    try:
-        stopped = _train_until_stopped(config, settings, files, console, stop)
-    except KeyboardInterrupt:
-        if stop.reason is None:
-            raise
-        what = "ended at once by a second signal" if stop.insisted else f"stopped by {stop.reason} while starting"
-        raise RunStopped(f"{what}; nothing that was saved is lost, {_REMEDY}", stop.exit_status) from None
+    with signals(stop.on_signal):
+        try:
+            stopped = _train_until_stopped(config, settings, files, console, stop)
+        except KeyboardInterrupt:
+            if stop.reason is None:
+                raise
+            stop.finish()
+            what = "ended at once by a second signal" if stop.insisted else f"stopped by {stop.reason} while starting"
+            raise RunStopped(f"{what}; nothing that was saved is lost, {_REMEDY}", stop.exit_status) from None
     if isinstance(stopped, Stopped):
         raise RunStopped(f"{stopped}; {_REMEDY}", stop.exit_status)
 

@@ -267,6 +267,7 @@ def test_a_second_signal_ends_at_once_and_leaves_nothing_half_written(
     training = train("twice", *STEPS)
     training.wait_for_path(training.files.checkpoints / "global_step_2")
     training.wait_for(after(2), "… update")
+    training.kill("AgentActorRolloutRefWorker", signal.SIGSTOP)  # the update must not be over before the second signal
     training.signal(signal.SIGTERM)
     time.sleep(0.3)
     training.signal(signal.SIGTERM)
