@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import random
 import statistics
 import time
@@ -26,6 +27,8 @@ _TOP_K = 3
 _ROLLOUTS = 8
 _TIMEOUT_S = 600.0
 _TABLE_WIDTH = 112
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Resolution of a process's CPU time; a load that takes less is counted as one tick."""
 DESIGNS = {"one by one": ("rsipo.retriever.baseline",), "rsipo": ("rsipo.cli", "retriever", "serve")}
 
 
@@ -127,7 +130,7 @@ class Load:
         before, start = process.cpu_times(), time.monotonic()
         latencies = asyncio.run(self._send())
         wall, after = time.monotonic() - start, process.cpu_times()
-        cpu = after.user + after.system - before.user - before.system
+        cpu = max(_TICK_S, after.user + after.system - before.user - before.system)
         searched, batches = self._counts()
         return Measurement(
             design,
