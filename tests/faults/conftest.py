@@ -39,11 +39,11 @@ class Training:
     folders: set[str] = field(default_factory=set)
     memory: set[Path] = field(default_factory=set)
 
-    def wait_for(self, *patterns: str) -> None:
+    def wait_for(self, *patterns: str, output: Path | None = None) -> None:
         """Until the output holds lines that match the patterns, one after another."""
-        ends = time.monotonic() + PATIENCE_S
+        ends, output = time.monotonic() + PATIENCE_S, output or self.output
         wanted = re.compile(".*?^".join(patterns), re.DOTALL | re.MULTILINE)
-        while not wanted.search(self.output.read_text(encoding="utf-8", errors="replace")):
+        while not wanted.search(output.read_text(encoding="utf-8", errors="replace")):
             assert self.process.poll() is None, f"ended before {patterns}:\n{self.told()}"
             assert time.monotonic() < ends, f"waited for {patterns}:\n{self.told()}"
             time.sleep(0.05)
@@ -89,13 +89,17 @@ class Training:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end:\n{self.told()}") from None
 
+    @property
+    def error_output(self) -> Path:
+        return self.output.with_suffix(".err")
+
     def told(self) -> str:
         """The last lines of what it printed."""
         return "\n".join(self.output.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
 
     def errors(self) -> list[str]:
         """The lines that say how it ended; the notice that a stop waits is no error."""
-        lines = self.output.with_suffix(".err").read_text(encoding="utf-8").splitlines()
+        lines = self.error_output.read_text(encoding="utf-8").splitlines()
         return [line for line in lines if "stopping as soon as" not in line and not line.startswith("\x1b")]
 
     def left(self) -> list[str]:
