@@ -49,10 +49,7 @@ def inspect(
     problems += _run_folder_problems(settings) + _saved_rollout_problems(settings)
     if model is None:
         return None, problems
-    try:
-        check_verl_config(config)
-    except ValueError as error:
-        problems.append(str(error))
+    problems += verl_problems(config)
     plan = make_plan(config, settings, model)
     copies = (settings.training.keep_checkpoints or settings.training.steps) + 1
     plan.checks.append(free_disk_check(Path(settings.run.directory), copies * model.parameters * 12 / GIB))
@@ -81,6 +78,15 @@ def version_problems(device: str, rollout: str = "cpu") -> list[str]:
                 f"{name} {found} is installed, {wanted} is supported; RSIPO_ANY_VERSION=1 tries it all the same"
             )
     return [] if os.environ.get("RSIPO_ANY_VERSION") == "1" else problems
+
+
+def verl_problems(config: DictConfig) -> list[str]:
+    """What of veRL's configuration would fail in a worker, or be ignored without a word."""
+    try:
+        check_verl_config(config)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def hardware_profile() -> str:

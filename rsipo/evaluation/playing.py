@@ -13,10 +13,9 @@ from rsipo.embedded_runs import EMBEDDED_RUNS
 from rsipo.evaluation.subject import Subject
 from rsipo.models import read_model
 from rsipo.plan import unchunked
-from rsipo.preflight import version_problems
+from rsipo.preflight import verl_problems, version_problems
 from rsipo.problems import UserError
 from rsipo.run_settings import RunSettings
-from verl_ext.verl_config import check_verl_config
 
 #: Override for ``play_as_in_training``: a panel has its own number of turns.
 TRAINING_TURNS = "panel.max_turns=null"
@@ -61,9 +60,6 @@ def check_playable(subject: Subject, settings: RunSettings) -> None:
             "or prompt.max_response_length"
         )
     problems += [f"{check.rule}: {check.remedy}" for check in unchunked(subject.config, context) if not check.holds]
-    try:
-        check_verl_config(subject.config)
-    except ValueError as error:
-        problems.append(str(error))
+    problems += verl_problems(subject.config)
     if problems:
         raise UserError("\nrsipo: ".join(problems))

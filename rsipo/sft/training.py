@@ -14,7 +14,7 @@ from agent_system.files import file_sha256
 from agent_system.rollout.prompting import Prompter
 from rsipo.configuration import save_resolved
 from rsipo.failures import as_user_errors, keep_stacks
-from rsipo.preflight import version_problems
+from rsipo.preflight import verl_problems, version_problems
 from rsipo.problems import RunStopped, UserError
 from rsipo.ray_cluster import prepare_environment, ray_cluster
 from rsipo.run_console import RunConsole, library_logs
@@ -25,7 +25,6 @@ from rsipo.sft.training_loop import FineTuning, Schedule
 from rsipo.sft.training_samples import EncodedFile, encode_file, read_rows
 from rsipo.sft.training_settings import TrainingSetup, run_name
 from rsipo.stage_progress import StageProgress
-from verl_ext.verl_config import check_verl_config
 
 if TYPE_CHECKING:
     from verl_ext.checkpoint import CheckpointStore
@@ -88,12 +87,7 @@ def prepare(setup: TrainingSetup, data: Path, export: Path) -> Job:
         check_export_folder(export)
     model = Path(setup.run.policy.path)
     rollout = "cpu" if str(setup.config.trainer.device) == "cpu" else "vllm"
-    problems = version_problems(str(setup.config.trainer.device), rollout)
-    try:
-        check_verl_config(setup.config)
-    except ValueError as error:
-        problems.append(str(error))
-    if problems:
+    if problems := version_problems(str(setup.config.trainer.device), rollout) + verl_problems(setup.config):
         raise UserError("\nrsipo: ".join(problems))
     if not data.is_dir():
         raise UserError(f"no folder {data}: DATA_DIR is what prepare_data.sh wrote")
